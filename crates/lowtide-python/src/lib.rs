@@ -22,52 +22,33 @@ mod _native {
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
     #[pymodule_export]
-    use crate::calls::parse::{parse_bytes, parse_seconds};
-    #[pymodule_export]
-    use crate::data::ledger::{Ledger, LedgerKind, LedgerLine};
-    #[pymodule_export]
-    use crate::data::receipt::{Reading, Receipt, RungReceipt, empty_receipt};
-    #[pymodule_export]
-    use crate::data::restored::Restored;
-    #[pymodule_export]
-    use crate::data::values::{AllocatorCounts, Claim, Holder, ProcessUsage, Touch, Usage};
-    #[pymodule_export]
-    use crate::machine::agent::{
-        AgentError, AgentStatus, agent_sleep, agent_status, agent_suspend, agent_wake,
+    use crate::{
+        calls::parse::{parse_bytes, parse_seconds},
+        data::ledger::{Ledger, LedgerKind, LedgerLine},
+        data::receipt::{Reading, Receipt, Restored, RungReceipt, empty_receipt},
+        data::values::{AllocatorCounts, Claim, Holder, ProcessUsage, Touch, Usage},
+        machine::agent::{
+            AgentError, AgentStatus, agent_sleep, agent_status, agent_suspend, agent_wake,
+        },
+        machine::numbers::{
+            NvmlUsage, ProcessMemory, malloc_counts, malloc_trim, malloc_trimmable,
+            memory_of_process, nvml_memory, nvml_usage, process_memory,
+        },
+        machine::process_tree::ProcessTree,
+        machine::suspended::{agent_is_asleep, agent_is_suspended},
+        printable::printable,
+        provided::hooks::HookPoint,
+        provided::request::Ladder,
+        release::gate::{Gate, GateState, Pass},
+        release::idle::{Idle, Tick, Working},
+        release::pauses::{Busy, Pauses, Resumed, Trend, TrendWarning},
+        release::releaser::Releaser,
+        release::stages::{Opened, StageReport, Stages, StagesReport, WouldNotFit},
+        tagged::ahead::{tags_ahead, tags_ahead_end, tags_ahead_state},
+        tagged::error::TagError,
+        tagged::scope::TagScope,
+        tagged::turns::{TagStatus, tag_at, tag_refusal, tags, tags_sleep, tags_wake},
     };
-    #[pymodule_export]
-    use crate::machine::numbers::{
-        NvmlUsage, ProcessMemory, malloc_counts, malloc_trim, malloc_trimmable, memory_of_process,
-        nvml_memory, nvml_usage, process_memory,
-    };
-    #[pymodule_export]
-    use crate::machine::process_tree::ProcessTree;
-    #[pymodule_export]
-    use crate::machine::suspended::{agent_is_asleep, agent_is_suspended};
-    #[pymodule_export]
-    use crate::printable::printable;
-    #[pymodule_export]
-    use crate::provided::hooks::HookPoint;
-    #[pymodule_export]
-    use crate::provided::request::Ladder;
-    #[pymodule_export]
-    use crate::release::gate::{Gate, GateState, Pass};
-    #[pymodule_export]
-    use crate::release::idle::{Idle, Tick, Working};
-    #[pymodule_export]
-    use crate::release::pauses::{Busy, Pauses, Resumed, Trend, TrendWarning};
-    #[pymodule_export]
-    use crate::release::releaser::Releaser;
-    #[pymodule_export]
-    use crate::release::stages::{Opened, StageReport, Stages, StagesReport, WouldNotFit};
-    #[pymodule_export]
-    use crate::tagged::ahead::{tags_ahead, tags_ahead_end, tags_ahead_state};
-    #[pymodule_export]
-    use crate::tagged::error::TagError;
-    #[pymodule_export]
-    use crate::tagged::scope::TagScope;
-    #[pymodule_export]
-    use crate::tagged::turns::{TagStatus, tag_at, tag_refusal, tags, tags_sleep, tags_wake};
     #[pymodule_export]
     use lowtide_walk::{
         Alone, CutEdge, DeadCycle, Examination, Examining, HeapCut, HeapPath, HeldObject, Kind,

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import lowtide
+import native_stub
 import pytest
 from lowtide import _native
 
@@ -51,6 +52,12 @@ def test_every_native_method_says_what_it_does() -> None:
         for method, found in vars(cls).items():
             if not method.startswith("_") and type(found) is not cls:
                 assert (found.__doc__ or "").strip(), f"{name}.{method}"
+
+
+def test_the_stub_is_what_the_sources_say() -> None:
+    if importlib.util.find_spec("ruff") is None or not native_stub.STUB.exists():
+        pytest.skip("ruff is not installed, or the sources are not here")
+    assert native_stub.STUB.read_text() == native_stub.generated(), "run tests/native_stub.py"
 
 
 def test_the_stubs_are_those_of_the_module() -> None:

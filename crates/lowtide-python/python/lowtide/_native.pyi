@@ -1,210 +1,144 @@
-"""The native part: the walk over the heap, and releases.
+"""The native part: the walk over the heap, and releases. Written by `tests/native_stub.py`; not by hand.
 
 Data that crosses the border has a class here. What Python has to provide is described by the protocols at the end.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from types import FrameType, ModuleType
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, final
-
-__all__ = [
-    "AgentError",
-    "AgentStatus",
-    "AllocatorCounts",
-    "Alone",
-    "Busy",
-    "Claim",
-    "CutEdge",
-    "DeadCycle",
-    "Examination",
-    "Examining",
-    "Gate",
-    "GateState",
-    "HeapCut",
-    "HeapPath",
-    "HeldObject",
-    "Holder",
-    "HookPoint",
-    "Idle",
-    "Ladder",
-    "Lead",
-    "Leads",
-    "Ledger",
-    "LedgerKind",
-    "LedgerLine",
-    "Memory",
-    "MemoryKind",
-    "NativeObject",
-    "NodeHooks",
-    "NvmlUsage",
-    "ObjectKind",
-    "Opened",
-    "Pass",
-    "Pauses",
-    "ProcessMemory",
-    "ProcessTree",
-    "ProcessUsage",
-    "Reading",
-    "Receipt",
-    "Releaser",
-    "Restored",
-    "Resumed",
-    "RetainedSize",
-    "RungReceipt",
-    "Shown",
-    "StageReport",
-    "Stages",
-    "StagesReport",
-    "TagError",
-    "TagScope",
-    "TagStatus",
-    "Tick",
-    "Touch",
-    "Trend",
-    "TrendWarning",
-    "TypeKind",
-    "Usage",
-    "Working",
-    "WouldNotFit",
-    "__version__",
-    "agent_is_asleep",
-    "agent_is_suspended",
-    "agent_sleep",
-    "agent_status",
-    "agent_suspend",
-    "agent_wake",
-    "dlpack_memory",
-    "empty_receipt",
-    "examine",
-    "exit_calls",
-    "frame_locals",
-    "frame_variables",
-    "frozen_mortals",
-    "hook_lists",
-    "is_frozen",
-    "kept_by",
-    "leads_to",
-    "led_to",
-    "listed_memory",
-    "malloc_counts",
-    "malloc_trim",
-    "malloc_trimmable",
-    "memory_of_process",
-    "module_state",
-    "nvml_memory",
-    "nvml_usage",
-    "objects_of_type",
-    "parse_bytes",
-    "parse_seconds",
-    "position",
-    "printable",
-    "process_memory",
-    "referents",
-    "refers",
-    "tag_at",
-    "tag_refusal",
-    "tags",
-    "tags_ahead",
-    "tags_ahead_end",
-    "tags_ahead_state",
-    "tags_sleep",
-    "tags_wake",
-    "thread_state",
-]
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypeVar, final
 
 _T = TypeVar("_T")
+_RootKind: TypeAlias = Literal["modules", "frame", "exception", "interpreter", "native"]
 
 __version__: str
 
-class AgentError(RuntimeError): ...
-class Busy(RuntimeError): ...
-class TagError(RuntimeError): ...
-class WouldNotFit(MemoryError): ...
-
-# Values that Python reports and reads.
-
 @final
-class Usage:
-    def __new__(cls, total_bytes: int, free_bytes: int) -> Usage: ...
-    @property
-    def total_bytes(self) -> int: ...
-    @property
-    def free_bytes(self) -> int: ...
+class AgentStatus:
+    is_asleep: Final[bool]
+    is_suspended: Final[bool]
+    idle_s: Final[float | None]
+    quiet_s: Final[float | None]
+    touches: Final[int]
+    bytes: Final[int]
+    on_device_bytes: Final[int]
+    staying: Final[list[tuple[str, int]]]
+    obstacles: Final[list[str]]
+    ledgers: Final[list[Ledger]]
+    def to_dict(self) -> dict[str, Any]: ...
 
 @final
 class AllocatorCounts:
     def __new__(cls, allocated_bytes: int, reserved_bytes: int) -> AllocatorCounts: ...
-    @property
-    def allocated_bytes(self) -> int: ...
-    @property
-    def reserved_bytes(self) -> int: ...
+    allocated_bytes: Final[int]
+    reserved_bytes: Final[int]
 
 @final
-class ProcessTree:
-    def __new__(cls, pid: int) -> ProcessTree: ...
-    def kill(self, within_s: float) -> list[int]: ...
+class Alone:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_exception: object) -> None: ...
 
 @final
-class ProcessUsage:
-    def __new__(cls, name: str, bytes: int) -> ProcessUsage: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def bytes(self) -> int: ...
+class Claim:
+    basis: Final[str]
+    bytes: Final[int]
 
 @final
-class ProcessMemory:
-    @property
-    def total_bytes(self) -> int: ...
-    @property
-    def free_bytes(self) -> int: ...
-    @property
-    def own_bytes(self) -> int: ...
+class CutEdge:
+    held: Final[object]
+    paths: Final[list[HeapPath]]
 
 @final
-class NvmlUsage:
+class DeadCycle:
+    head: Final[object]
+    size: Final[RetainedSize]
+    frozen: Final[bool]
+    kept_bytes: Final[int]
+
+@final
+class Examination:
+    held: Final[list[HeldObject]]
+    rest: Final[RetainedSize]
+    dead: Final[list[DeadCycle]]
+    collected_bytes: Final[int]
+    unfrozen_bytes: Final[int]
+    native: Final[list[NativeObject]]
+    native_memory: Final[RetainedSize]
+    memory: Final[RetainedSize]
+    objects: Final[int]
+    frozen_objects: Final[int]
+    frozen_listed: Final[bool]
+
+@final
+class Examining:
+    def __new__(cls, limit_s: float) -> Examining: ...
+    def alone(self) -> Alone: ...
+    count: Final[int]
+    def before_fork(self) -> None: ...
+    def after_fork(self) -> None: ...
+    def after_fork_in_child(self) -> None: ...
+
+@final
+class Gate:
+    def enter(self, within: Pass | None = None) -> Pass: ...
+    def state(self) -> GateState: ...
+
+@final
+class GateState:
+    open: Final[bool]
+    active: Final[int]
+    parked: Final[int]
+    waiting: Final[int]
+
+@final
+class HeapCut:
+    edges: Final[list[CutEdge]]
+    freed: Final[RetainedSize]
+    beside: Final[RetainedSize]
+    kept_bytes: Final[int]
+    hidden: Final[int]
+    collects: Final[bool]
+    unfreezes: Final[bool]
+
+@final
+class HeapPath:
+    root: Final[_RootKind]
+    thread: Final[int]
+    objects: Final[list[object]]
+    hidden: Final[int]
+    frozen: Final[bool]
+
+@final
+class HeldObject:
+    object: Final[Any]
+    bytes: Final[int]
+    pieces: Final[int]
+    reached: Final[bool]
+    collected: Final[bool | None]
+    hidden: Final[int]
+    frozen: Final[bool]
+    paths: Final[list[HeapPath]]
+    cuts: Final[list[HeapCut]]
+    why_no_cut: Final[str | None]
+
+@final
+class Holder:
     def __new__(
-        cls, usage: Usage, own_bytes: int | None, others: list[ProcessUsage]
-    ) -> NvmlUsage: ...
-    @property
-    def usage(self) -> Usage: ...
-    @property
-    def own_bytes(self) -> int | None: ...
-    @property
-    def others(self) -> list[ProcessUsage]: ...
-
-@final
-class LedgerKind:
-    LIVE: ClassVar[LedgerKind]
-    CACHED: ClassVar[LedgerKind]
-    GRAPHS: ClassVar[LedgerKind]
-    LIBRARIES: ClassVar[LedgerKind]
-    CONTEXT: ClassVar[LedgerKind]
-    CONTEXT_AND_LIBRARIES: ClassVar[LedgerKind]
-    OTHERS: ClassVar[LedgerKind]
-    def __int__(self) -> int: ...
-
-@final
-class LedgerLine:
-    def __new__(cls, kind: LedgerKind, name: str, bytes: int) -> LedgerLine: ...
-    @property
-    def kind(self) -> LedgerKind: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def bytes(self) -> int: ...
-
-@final
-class Ledger:
-    @property
-    def device(self) -> str: ...
-    @property
-    def driver_bytes(self) -> int: ...
-    @property
-    def lines(self) -> list[LedgerLine]: ...
-    @property
-    def unknown_bytes(self) -> int: ...
-    def of(self, kind: LedgerKind) -> int: ...
+        cls,
+        path: str,
+        holds: str,
+        *,
+        count: int = 1,
+        bytes: int | None = None,
+        cut: str | None = None,
+        by_hand: str | None = None,
+    ) -> Holder: ...
+    path: Final[str]
+    holds: Final[str]
+    count: Final[int]
+    bytes: Final[int | None]
+    cut: Final[str | None]
+    by_hand: Final[str | None]
+    def remedy(self) -> str: ...
     def to_dict(self) -> dict[str, Any]: ...
 
 @final
@@ -221,135 +155,25 @@ class HookPoint:
     def __int__(self) -> int: ...
 
 @final
-class Touch:
-    def __new__(cls, what: str, bytes: int | None = None) -> Touch: ...
-    @property
-    def what(self) -> str: ...
-    @property
-    def bytes(self) -> int | None: ...
-
-@final
-class Holder:
+class Idle:
     def __new__(
         cls,
-        path: str,
-        holds: str,
+        releaser: Releaser,
+        switch: str,
         *,
-        count: int = 1,
-        bytes: int | None = None,
-        cut: str | None = None,
-        by_hand: str | None = None,
-    ) -> Holder: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def holds(self) -> str: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def bytes(self) -> int | None: ...
-    @property
-    def cut(self) -> str | None: ...
-    @property
-    def by_hand(self) -> str | None: ...
-    def remedy(self) -> str: ...
-    def to_dict(self) -> dict[str, Any]: ...
-
-# Receipts.
-
-@final
-class Reading:
-    @property
-    def driver_bytes(self) -> int | None: ...
-    @property
-    def driver_free_bytes(self) -> int | None: ...
-    @property
-    def own_bytes(self) -> int | None: ...
-    @property
-    def in_use_bytes(self) -> int | None: ...
-    @property
-    def allocated_bytes(self) -> int: ...
-    @property
-    def reserved_bytes(self) -> int: ...
-
-@final
-class RungReceipt:
-    @property
-    def rung(self) -> str: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def outcome(self) -> str: ...
-    @property
-    def why(self) -> str | None: ...
-    @property
-    def touched(self) -> list[Touch]: ...
-    @property
-    def skipped(self) -> list[str]: ...
-    @property
-    def expected_bytes(self) -> int | None: ...
-    @property
-    def freed_bytes(self) -> int | None: ...
-    @property
-    def before(self) -> Reading: ...
-    @property
-    def after(self) -> Reading: ...
-    @property
-    def took_s(self) -> float: ...
-
-@final
-class Claim:
-    @property
-    def basis(self) -> str: ...
-    @property
-    def bytes(self) -> int: ...
-
-@final
-class Receipt:
-    @property
-    def name(self) -> str: ...
-    @property
-    def device(self) -> str | None: ...
-    @property
-    def target(self) -> str | None: ...
-    @property
-    def verdict(self) -> str: ...
-    @property
-    def claim(self) -> Claim | None: ...
-    @property
-    def not_run(self) -> list[str]: ...
-    @property
-    def proved(self) -> bool: ...
-    @property
-    def freed_bytes(self) -> int | None: ...
-    @property
-    def before(self) -> Reading: ...
-    @property
-    def after(self) -> Reading: ...
-    @property
-    def rungs(self) -> list[RungReceipt]: ...
-    @property
-    def holders(self) -> list[Holder]: ...
-    @property
-    def advice(self) -> list[str]: ...
-    @property
-    def took_s(self) -> float: ...
-    @property
-    def ledger(self) -> Ledger | None: ...
-    @property
-    def stopped_at(self) -> str | None: ...
-    @property
-    def log_level(self) -> int: ...
-    def log_text(self, line: str | None = None) -> str: ...
-    def rung(self, name: str) -> RungReceipt | None: ...
-    def with_advice(self, line: str) -> Receipt: ...
-    def line(self) -> str: ...
-    def detailed(self) -> str: ...
-    def reserved_line(self) -> str: ...
-    def summary(self) -> str: ...
-    def to_dict(self) -> dict[str, Any]: ...
-
-# Releases.
+        to: str | int | None = None,
+        only_caches: bool = False,
+    ) -> Idle: ...
+    enabled: Final[bool]
+    after_s: Final[float]
+    at_end: Final[bool]
+    def is_ready(self) -> bool: ...
+    def work(self) -> Working: ...
+    def notice(self) -> None: ...
+    def tick(self) -> Tick: ...
+    def watch(
+        self, pause: Callable[[float], bool], on_release: Callable[[Receipt], object]
+    ) -> None: ...
 
 @final
 class Ladder:
@@ -361,6 +185,195 @@ class Ladder:
     SHUTDOWN: ClassVar[Ladder]
     GRADUAL: ClassVar[Ladder]
     def __int__(self) -> int: ...
+
+@final
+class Lead:
+    chain: Final[list[object]]
+    held: Final[object]
+    bytes: Final[int]
+
+@final
+class Leads:
+    drops: Final[list[Lead]]
+    freed_bytes: Final[int]
+    tensors: Final[list[object]]
+    stays: Final[list[object]]
+    path: Final[HeapPath | None]
+
+@final
+class Ledger:
+    device: Final[str]
+    driver_bytes: Final[int]
+    lines: Final[list[LedgerLine]]
+    unknown_bytes: Final[int]
+    def of(self, kind: LedgerKind) -> int: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+@final
+class LedgerKind:
+    LIVE: ClassVar[LedgerKind]
+    CACHED: ClassVar[LedgerKind]
+    GRAPHS: ClassVar[LedgerKind]
+    LIBRARIES: ClassVar[LedgerKind]
+    CONTEXT: ClassVar[LedgerKind]
+    CONTEXT_AND_LIBRARIES: ClassVar[LedgerKind]
+    OTHERS: ClassVar[LedgerKind]
+    def __int__(self) -> int: ...
+
+@final
+class LedgerLine:
+    def __new__(cls, kind: LedgerKind, name: str, bytes: int) -> LedgerLine: ...
+    kind: Final[LedgerKind]
+    name: Final[str]
+    bytes: Final[int]
+
+@final
+class Memory:
+    def __new__(
+        cls,
+        key: int,
+        bytes: int,
+        device: str,
+        native: int | None,
+        kind: MemoryKind,
+        through: int | None = None,
+    ) -> Memory: ...
+    key: Final[int]
+    bytes: Final[int]
+    device: Final[str]
+    native: Final[int | None]
+    kind: Final[MemoryKind]
+    through: Final[int]
+
+@final
+class MemoryKind:
+    TENSOR: ClassVar[MemoryKind]
+    STORAGE: ClassVar[MemoryKind]
+    SHOWN: ClassVar[MemoryKind]
+    GRAPH: ClassVar[MemoryKind]
+    POOL: ClassVar[MemoryKind]
+    ARRAY: ClassVar[MemoryKind]
+    def __int__(self) -> int: ...
+
+@final
+class NativeObject:
+    object: Final[Any]
+    references: Final[int]
+    bytes: Final[int]
+
+@final
+class NodeHooks:
+    def __new__(cls, class_: type, lists: list[int]) -> NodeHooks: ...
+    def of(self, node: object) -> list[Any]: ...
+
+@final
+class NvmlUsage:
+    def __new__(
+        cls, usage: Usage, own_bytes: int | None, others: list[ProcessUsage]
+    ) -> NvmlUsage: ...
+    usage: Final[Usage]
+    own_bytes: Final[int | None]
+    others: Final[list[ProcessUsage]]
+
+@final
+class ObjectKind:
+    MODULES: ClassVar[ObjectKind]
+    MODULE: ClassVar[ObjectKind]
+    NAMESPACE: ClassVar[ObjectKind]
+    CLASS_DICT: ClassVar[ObjectKind]
+    DICT: ClassVar[ObjectKind]
+    CONTAINER: ClassVar[ObjectKind]
+    IMMUTABLE: ClassVar[ObjectKind]
+    DEFAULTS: ClassVar[ObjectKind]
+    CALL: ClassVar[ObjectKind]
+    ARGUMENTS: ClassVar[ObjectKind]
+    INSTANCE: ClassVar[ObjectKind]
+    MODEL: ClassVar[ObjectKind]
+    CLASS: ClassVar[ObjectKind]
+    FUNCTION: ClassVar[ObjectKind]
+    CELL: ClassVar[ObjectKind]
+    FRAME: ClassVar[ObjectKind]
+    GENERATOR: ClassVar[ObjectKind]
+    EXCEPTION: ClassVar[ObjectKind]
+    CACHE: ClassVar[ObjectKind]
+    FOREIGN: ClassVar[ObjectKind]
+    TENSOR: ClassVar[ObjectKind]
+    MEMORY: ClassVar[ObjectKind]
+    OURS: ClassVar[ObjectKind]
+    OPAQUE: ClassVar[ObjectKind]
+    def __int__(self) -> int: ...
+
+@final
+class Opened:
+    def taken_bytes(self, releaser: Releaser) -> int: ...
+
+@final
+class Pass:
+    def checkpoint(self) -> str: ...
+    def leave(self) -> None: ...
+    def __enter__(self) -> Pass: ...
+    def __exit__(self, *_exception: object) -> None: ...
+
+@final
+class Pauses:
+    def __new__(cls, releaser: Releaser, flush: Callable[[], object] | None = None) -> Pauses: ...
+    def pause(self, mode: str, limit_s: float) -> Receipt | None: ...
+    def resume(self, empty_cache: bool = True, collect: bool = True) -> Resumed | None: ...
+    def trend(self) -> Trend: ...
+
+@final
+class ProcessMemory:
+    total_bytes: Final[int]
+    free_bytes: Final[int]
+    own_bytes: Final[int]
+
+@final
+class ProcessTree:
+    def __new__(cls, pid: int) -> ProcessTree: ...
+    def kill(self, within_s: float) -> list[int]: ...
+
+@final
+class ProcessUsage:
+    def __new__(cls, name: str, bytes: int) -> ProcessUsage: ...
+    name: Final[str]
+    bytes: Final[int]
+
+@final
+class Reading:
+    driver_bytes: Final[int | None]
+    driver_free_bytes: Final[int | None]
+    own_bytes: Final[int | None]
+    in_use_bytes: Final[int | None]
+    allocated_bytes: Final[int]
+    reserved_bytes: Final[int]
+
+@final
+class Receipt:
+    name: Final[str]
+    device: Final[str | None]
+    target: Final[str | None]
+    verdict: Final[str]
+    claim: Final[Claim | None]
+    not_run: Final[list[str]]
+    proved: Final[bool]
+    freed_bytes: Final[int | None]
+    before: Final[Reading]
+    after: Final[Reading]
+    rungs: Final[list[RungReceipt]]
+    holders: Final[list[Holder]]
+    advice: Final[list[str]]
+    stopped_at: Final[str | None]
+    took_s: Final[float]
+    ledger: Final[Ledger | None]
+    log_level: Final[int]
+    def rung(self, name: str) -> RungReceipt | None: ...
+    def with_advice(self, line: str) -> Receipt: ...
+    def line(self) -> str: ...
+    def reserved_line(self) -> str: ...
+    def summary(self) -> str: ...
+    def log_text(self, line: str | None = None) -> str: ...
+    def to_dict(self) -> dict[str, Any]: ...
+    def detailed(self) -> str: ...
 
 @final
 class Releaser:
@@ -389,114 +402,55 @@ class Releaser:
     def read(self) -> Reading: ...
     def ledger(self) -> Ledger | None: ...
     def gate(self) -> Gate: ...
-    def set_floor(self, bytes: int) -> None: ...
     def set_disposable(self, disposable: bool) -> None: ...
 
 @final
-class GateState:
-    @property
-    def open(self) -> bool: ...
-    @property
-    def active(self) -> int: ...
-    @property
-    def parked(self) -> int: ...
-    @property
-    def waiting(self) -> int: ...
-
-@final
-class Gate:
-    def enter(self, within: Pass | None = None) -> Pass: ...
-    def state(self) -> GateState: ...
-
-@final
-class Pass:
-    def checkpoint(self) -> str: ...
-    def leave(self) -> None: ...
-    def __enter__(self) -> Pass: ...
-    def __exit__(self, *_exception: object) -> None: ...
-
-@final
-class Trend:
-    @property
-    def per_update_bytes(self) -> int: ...
-    @property
-    def samples(self) -> int: ...
-    @property
-    def rising(self) -> bool: ...
-
-@final
-class TrendWarning:
-    @property
-    def per_update_bytes(self) -> int: ...
+class Restored:
+    touched: Final[list[Touch]]
+    before: Final[Reading]
+    after: Final[Reading]
+    proved: Final[bool]
+    took_s: Final[float]
 
 @final
 class Resumed:
-    @property
-    def receipt(self) -> Receipt | None: ...
-    @property
-    def warning(self) -> TrendWarning | None: ...
+    receipt: Final[Receipt | None]
+    warning: Final[TrendWarning | None]
 
 @final
-class Pauses:
-    def __new__(cls, releaser: Releaser, flush: Callable[[], object] | None = None) -> Pauses: ...
-    def pause(self, mode: str, limit_s: float) -> Receipt | None: ...
-    def resume(self, empty_cache: bool = True, collect: bool = True) -> Resumed | None: ...
-    def parked(self) -> int | None: ...
-    def trend(self) -> Trend: ...
+class RetainedSize:
+    def __new__(cls, objects: int, bytes: int) -> RetainedSize: ...
+    objects: Final[int]
+    bytes: Final[int]
 
 @final
-class Tick:
-    @property
-    def receipt(self) -> Receipt | None: ...
-    @property
-    def why_not(self) -> str | None: ...
+class RungReceipt:
+    rung: Final[str]
+    attempt: Final[int]
+    outcome: Final[str]
+    why: Final[str | None]
+    touched: Final[list[Touch]]
+    skipped: Final[list[str]]
+    expected_bytes: Final[int | None]
+    freed_bytes: Final[int | None]
+    before: Final[Reading]
+    after: Final[Reading]
+    took_s: Final[float]
 
 @final
-class Idle:
-    def __new__(
-        cls,
-        releaser: Releaser,
-        switch: str,
-        *,
-        to: str | int | None = None,
-        only_caches: bool = False,
-    ) -> Idle: ...
-    @property
-    def enabled(self) -> bool: ...
-    @property
-    def after_s(self) -> float: ...
-    @property
-    def at_end(self) -> bool: ...
-    def is_ready(self) -> bool: ...
-    def work(self) -> Working: ...
-    def notice(self) -> None: ...
-    def tick(self) -> Tick: ...
-    def watch(
-        self, pause: Callable[[float], bool], on_release: Callable[[Receipt], object]
-    ) -> None: ...
+class Shown:
+    address: Final[int]
+    bytes: Final[int]
+    device_type: Final[int]
+    device_id: Final[int]
 
 @final
-class Restored:
-    @property
-    def touched(self) -> list[Touch]: ...
-    @property
-    def before(self) -> Reading: ...
-    @property
-    def after(self) -> Reading: ...
-    @property
-    def proved(self) -> bool: ...
-    @property
-    def took_s(self) -> float: ...
-
-@final
-class Working:
-    @property
-    def restored(self) -> Restored | None: ...
-    def checkpoint(self) -> str: ...
-    def end(self) -> Tick | None: ...
-    def leave(self) -> None: ...
-    def __enter__(self) -> Working: ...
-    def __exit__(self, *_exception: object) -> None: ...
+class StageReport:
+    name: Final[str]
+    own_peak_bytes: Final[int]
+    peak_bytes: Final[int]
+    teardown_s: Final[float]
+    receipt: Final[Receipt]
 
 @final
 class Stages:
@@ -521,63 +475,14 @@ class Stages:
     def report(self) -> StagesReport: ...
 
 @final
-class Opened:
-    def taken_bytes(self, releaser: Releaser) -> int: ...
-    @property
-    def before_bytes(self) -> int | None: ...
-
-@final
-class StageReport:
-    @property
-    def name(self) -> str: ...
-    @property
-    def own_peak_bytes(self) -> int: ...
-    @property
-    def peak_bytes(self) -> int: ...
-    @property
-    def teardown_s(self) -> float: ...
-    @property
-    def receipt(self) -> Receipt: ...
-
-@final
 class StagesReport:
-    @property
-    def stages(self) -> list[StageReport]: ...
-    @property
-    def peak_bytes(self) -> int: ...
-    @property
-    def largest_bytes(self) -> int: ...
-    @property
-    def sum_bytes(self) -> int: ...
-    @property
-    def cleaning_s(self) -> float: ...
-    @property
-    def cleaning_share(self) -> float: ...
+    stages: Final[list[StageReport]]
+    peak_bytes: Final[int]
+    largest_bytes: Final[int]
+    sum_bytes: Final[int]
+    cleaning_s: Final[float]
+    cleaning_share: Final[float]
     def to_dict(self) -> dict[str, Any]: ...
-
-@final
-class AgentStatus:
-    @property
-    def is_asleep(self) -> bool: ...
-    @property
-    def is_suspended(self) -> bool: ...
-    @property
-    def idle_s(self) -> float | None: ...
-    @property
-    def quiet_s(self) -> float | None: ...
-    @property
-    def touches(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def on_device_bytes(self) -> int: ...
-    @property
-    def staying(self) -> list[tuple[str, int]]: ...
-    @property
-    def obstacles(self) -> list[str]: ...
-    @property
-    def ledgers(self) -> list[Ledger]: ...
-    def to_dict(self) -> dict[str, object]: ...
 
 @final
 class TagScope:
@@ -587,285 +492,78 @@ class TagScope:
 
 @final
 class TagStatus:
-    @property
-    def name(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def policy(self) -> str: ...
-    @property
-    def is_asleep(self) -> bool: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def on_device_bytes(self) -> int: ...
-    @property
-    def backup_bytes(self) -> int: ...
-    @property
-    def open_scopes(self) -> int: ...
-
-def tag_at(address: int) -> tuple[str, bool] | None: ...
-def tag_refusal() -> str | None: ...
-def tags() -> list[TagStatus]: ...
-def tags_ahead(share: int) -> int: ...
-def tags_ahead_end(number: int | None = None) -> None: ...
-def tags_ahead_state(number: int) -> dict[str, str] | None: ...
-def tags_sleep(names: Sequence[str], *, discard: bool = False) -> list[Receipt]: ...
-def tags_wake(names: Sequence[str]) -> int: ...
-def agent_is_asleep() -> bool: ...
-def agent_is_suspended() -> bool: ...
-def agent_sleep() -> list[Receipt]: ...
-def agent_status() -> AgentStatus: ...
-def agent_suspend() -> dict[str, Any] | None: ...
-def agent_wake() -> int: ...
-def malloc_counts() -> AllocatorCounts: ...
-def malloc_trim() -> bool: ...
-def malloc_trimmable() -> int: ...
-def memory_of_process(pid: int) -> int | None: ...
-def nvml_memory(uuid: str) -> Usage: ...
-def nvml_usage(uuid: str) -> NvmlUsage: ...
-def parse_bytes(value: str | int) -> int: ...
-def parse_seconds(value: str | float) -> float: ...
-def printable(text: str) -> str: ...
-def process_memory() -> ProcessMemory: ...
-
-# The walk over the heap.
-
-_RootKind: TypeAlias = Literal["modules", "frame", "exception", "interpreter", "native"]
+    name: Final[str]
+    device: Final[str]
+    policy: Final[str]
+    is_asleep: Final[bool]
+    bytes: Final[int]
+    on_device_bytes: Final[int]
+    backup_bytes: Final[int]
+    open_scopes: Final[int]
 
 @final
-class ObjectKind:
-    MODULE: ClassVar[ObjectKind]
-    DICT: ClassVar[ObjectKind]
-    CONTAINER: ClassVar[ObjectKind]
-    IMMUTABLE: ClassVar[ObjectKind]
-    FUNCTION: ClassVar[ObjectKind]
-    CELL: ClassVar[ObjectKind]
-    FRAME: ClassVar[ObjectKind]
-    GENERATOR: ClassVar[ObjectKind]
-    CACHE: ClassVar[ObjectKind]
-    CALL: ClassVar[ObjectKind]
-    FOREIGN: ClassVar[ObjectKind]
-    TENSOR: ClassVar[ObjectKind]
-    MODEL: ClassVar[ObjectKind]
-    def __int__(self) -> int: ...
+class Tick:
+    receipt: Final[Receipt | None]
+    why_not: Final[str | None]
+
+@final
+class Touch:
+    def __new__(cls, what: str, bytes: int | None = None) -> Touch: ...
+    what: Final[str]
+    bytes: Final[int | None]
+
+@final
+class Trend:
+    per_update_bytes: Final[int]
+    samples: Final[int]
+    rising: Final[bool]
+
+@final
+class TrendWarning:
+    per_update_bytes: Final[int]
 
 @final
 class TypeKind:
     def __new__(cls, class_: type, kind: ObjectKind, *, subclasses: bool = False) -> TypeKind: ...
 
 @final
-class MemoryKind:
-    TENSOR: ClassVar[MemoryKind]
-    STORAGE: ClassVar[MemoryKind]
-    SHOWN: ClassVar[MemoryKind]
-    GRAPH: ClassVar[MemoryKind]
-    POOL: ClassVar[MemoryKind]
-    ARRAY: ClassVar[MemoryKind]
-    def __int__(self) -> int: ...
+class Usage:
+    def __new__(cls, total_bytes: int, free_bytes: int) -> Usage: ...
+    total_bytes: Final[int]
+    free_bytes: Final[int]
 
 @final
-class Memory:
-    def __new__(
-        cls,
-        key: int,
-        bytes: int,
-        device: str,
-        native: int | None,
-        kind: MemoryKind,
-        through: int | None = None,
-    ) -> Memory: ...
-    @property
-    def key(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def native(self) -> int | None: ...
-    @property
-    def kind(self) -> MemoryKind: ...
-    @property
-    def through(self) -> int: ...
-
-@final
-class Shown:
-    @property
-    def address(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def device_type(self) -> int: ...
-    @property
-    def device_id(self) -> int: ...
-
-@final
-class RetainedSize:
-    def __new__(cls, objects: int, bytes: int) -> RetainedSize: ...
-    @property
-    def objects(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-
-@final
-class HeapPath:
-    @property
-    def root(self) -> _RootKind: ...
-    @property
-    def thread(self) -> int: ...
-    @property
-    def objects(self) -> list[object]: ...
-    @property
-    def hidden(self) -> int: ...
-    @property
-    def frozen(self) -> bool: ...
-
-@final
-class CutEdge:
-    @property
-    def held(self) -> object: ...
-    @property
-    def paths(self) -> list[HeapPath]: ...
-
-@final
-class HeapCut:
-    @property
-    def edges(self) -> list[CutEdge]: ...
-    @property
-    def freed(self) -> RetainedSize: ...
-    @property
-    def beside(self) -> RetainedSize: ...
-    @property
-    def kept_bytes(self) -> int: ...
-    @property
-    def hidden(self) -> int: ...
-    @property
-    def collects(self) -> bool: ...
-    @property
-    def unfreezes(self) -> bool: ...
-
-@final
-class HeldObject:
-    @property
-    def object(self) -> Any: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def pieces(self) -> int: ...
-    @property
-    def reached(self) -> bool: ...
-    @property
-    def collected(self) -> bool | None: ...
-    @property
-    def hidden(self) -> int: ...
-    @property
-    def frozen(self) -> bool: ...
-    @property
-    def paths(self) -> list[HeapPath]: ...
-    @property
-    def cuts(self) -> list[HeapCut]: ...
-    @property
-    def why_no_cut(self) -> str | None: ...
-
-@final
-class DeadCycle:
-    @property
-    def head(self) -> object: ...
-    @property
-    def size(self) -> RetainedSize: ...
-    @property
-    def frozen(self) -> bool: ...
-    @property
-    def kept_bytes(self) -> int: ...
-
-@final
-class NativeObject:
-    @property
-    def object(self) -> Any: ...
-    @property
-    def references(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-
-@final
-class Examination:
-    @property
-    def held(self) -> list[HeldObject]: ...
-    @property
-    def rest(self) -> RetainedSize: ...
-    @property
-    def dead(self) -> list[DeadCycle]: ...
-    @property
-    def collected_bytes(self) -> int: ...
-    @property
-    def unfrozen_bytes(self) -> int: ...
-    @property
-    def native(self) -> list[NativeObject]: ...
-    @property
-    def native_memory(self) -> RetainedSize: ...
-    @property
-    def memory(self) -> RetainedSize: ...
-    @property
-    def objects(self) -> int: ...
-    @property
-    def frozen_objects(self) -> int: ...
-    @property
-    def frozen_listed(self) -> bool: ...
-
-@final
-class Alone:
-    def __enter__(self) -> None: ...
+class Working:
+    restored: Final[Restored | None]
+    def checkpoint(self) -> str: ...
+    def end(self) -> Tick | None: ...
+    def leave(self) -> None: ...
+    def __enter__(self) -> Working: ...
     def __exit__(self, *_exception: object) -> None: ...
 
-@final
-class Examining:
-    def __new__(cls, limit_s: float) -> Examining: ...
-    def alone(self) -> Alone: ...
-    @property
-    def count(self) -> int: ...
-    def before_fork(self) -> None: ...
-    def after_fork(self) -> None: ...
-    def after_fork_in_child(self) -> None: ...
+class AgentError(RuntimeError): ...
+class Busy(RuntimeError): ...
+class TagError(RuntimeError): ...
+class WouldNotFit(MemoryError): ...
 
-@final
-class Lead:
-    @property
-    def chain(self) -> list[object]: ...
-    @property
-    def held(self) -> object: ...
-    @property
-    def bytes(self) -> int: ...
-
-@final
-class Leads:
-    @property
-    def drops(self) -> list[Lead]: ...
-    @property
-    def freed_bytes(self) -> int: ...
-    @property
-    def tensors(self) -> list[object]: ...
-    @property
-    def stays(self) -> list[object]: ...
-    @property
-    def path(self) -> HeapPath | None: ...
-
-@final
-class NodeHooks:
-    def __new__(cls, class_: type, lists: list[int]) -> NodeHooks: ...
-    def of(self, node: object) -> list[Any]: ...
-
+def agent_is_asleep() -> bool: ...
+def agent_is_suspended() -> bool: ...
+def agent_sleep() -> list[Receipt]: ...
+def agent_status() -> AgentStatus: ...
+def agent_suspend() -> dict[str, Any] | None: ...
+def agent_wake() -> int: ...
+def dlpack_memory(capsule: object) -> Shown | None: ...
+def empty_receipt(name: str) -> Receipt: ...
 def examine(question: _Question) -> Examination: ...
 def exit_calls(
     known: object, count: int
 ) -> tuple[list[tuple[object, object, object]], object] | None: ...
-def dlpack_memory(capsule: object) -> Shown | None: ...
 def frame_locals(frame: FrameType) -> object: ...
 def frame_variables(frame: FrameType) -> dict[str, object] | None: ...
 def frozen_mortals(count: int, member: object) -> int: ...
 def hook_lists(known: list[tuple[object, object]]) -> list[int]: ...
-def objects_of_type(interpreter: type, kind: type[_T], tried: list[object]) -> list[_T]: ...
 def is_frozen(interpreter: type, object: object) -> bool: ...
-def kept_by(value: object, threads: list[int], code: int) -> int | str | None: ...
+def kept_by(object: object, threads: list[int], code: int) -> int | str | None: ...
 def leads_to(
     question: _Question,
     owners: list[list[object]],
@@ -877,11 +575,29 @@ def led_to(
     roots: list[object], wanted: list[type], not_through: list[type], most: int
 ) -> list[object]: ...
 def listed_memory(question: _Question) -> int | None: ...
+def malloc_counts() -> AllocatorCounts: ...
+def malloc_trim() -> bool: ...
+def malloc_trimmable() -> int: ...
+def memory_of_process(pid: int) -> int | None: ...
 def module_state(module: ModuleType) -> list[int]: ...
-def empty_receipt(name: str) -> Receipt: ...
-def referents(holder: object) -> list[object]: ...
+def nvml_memory(uuid: str) -> Usage: ...
+def nvml_usage(uuid: str) -> NvmlUsage: ...
+def objects_of_type(interpreter: type, class_: type[_T], tried: list[object]) -> list[_T]: ...
+def parse_bytes(value: str | int) -> int: ...
+def parse_seconds(value: str | float) -> float: ...
 def position(holder: object, held: object, start: int) -> int | None: ...
+def printable(text: str) -> str: ...
+def process_memory() -> ProcessMemory: ...
+def referents(holder: object) -> list[object]: ...
 def refers(holder: object, held: object) -> bool: ...
+def tag_at(address: int) -> tuple[str, bool] | None: ...
+def tag_refusal() -> str | None: ...
+def tags() -> list[TagStatus]: ...
+def tags_ahead(share: int) -> int: ...
+def tags_ahead_end(number: int | None = None) -> None: ...
+def tags_ahead_state(number: int) -> dict[str, str] | None: ...
+def tags_sleep(names: Sequence[str], *, discard: bool = False) -> list[Receipt]: ...
+def tags_wake(names: Sequence[str]) -> int: ...
 def thread_state() -> dict[Any, Any] | None: ...
 
 # What Python provides. These are protocols: they exist only here.
@@ -904,7 +620,7 @@ class _Device(Protocol):
     def settings(self) -> Sequence[_Setting]: ...
 
 class _Hook(Protocol):
-    """A part of a rung, as `_hook.py` describes it."""
+    """A part of a rung, as `_rungs/hook.py` describes it."""
 
     point: HookPoint
     name: str
@@ -919,7 +635,7 @@ class _Hook(Protocol):
     def restore(self) -> list[Touch]: ...
 
 class _Setting(Protocol):
-    """A setting that a rung lowers, as `_hook.py` describes it."""
+    """A setting that a rung lowers, as `_rungs/hook.py` describes it."""
 
     name: str
     def lower(self) -> Callable[[], None]: ...

@@ -11,7 +11,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -65,7 +65,7 @@ fn within_grace<T: Send + 'static>(
     let thread = thread::Builder::new().name("lowtide-call".to_owned()).spawn(work);
     thread.map_err(|error| PyRuntimeError::new_err(format!("no thread for the call: {error}")))?;
     let ended = Mutex::new(ended);
-    let look = || ended.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(LOOK);
+    let look = || lock(&ended).recv_timeout(LOOK);
     let mut raised: Option<(PyErr, Instant)> = None;
     loop {
         match (py.detach(look), &raised) {
@@ -88,6 +88,11 @@ fn within_grace<T: Send + 'static>(
         }
     }
     Err(raised.map_or_else(|| PyRuntimeError::new_err("interrupted"), |(error, _)| error))
+}
+
+/// Locks a mutex, whether a thread has panicked with it or not.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn is_main_thread(py: Python<'_>) -> PyResult<bool> {
@@ -168,9 +173,7 @@ impl CallClock {
         // A thread that does not start would take its work with it.
         let waiting = Arc::new(Mutex::new(Some(work)));
         let given = Arc::clone(&waiting);
-        let take = |waiting: &Mutex<Option<Box<dyn FnOnce() + Send>>>| {
-            waiting.lock().unwrap_or_else(PoisonError::into_inner).take()
-        };
+        let take = |waiting: &Mutex<Option<Box<dyn FnOnce() + Send>>>| lock(waiting).take();
         let run = move || {
             if let Some(work) = take(&given) {
                 work();

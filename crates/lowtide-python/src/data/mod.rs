@@ -1,7 +1,7 @@
 //! Data that crosses the border between Python and Rust: receipts, ledgers, readings.
 
+pub(crate) mod classes;
 pub(crate) mod json;
 pub(crate) mod ledger;
 pub(crate) mod receipt;
-pub(crate) mod restored;
 pub(crate) mod values;

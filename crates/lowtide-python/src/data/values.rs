@@ -5,6 +5,7 @@
 use lowtide::device::Bytes;
 use pyo3::prelude::*;
 
+use crate::data::classes::wrapper;
 use crate::data::json;
 
 /// Total and free memory of a device, as the driver reports it.
@@ -41,26 +42,19 @@ impl AllocatorCounts {
     }
 }
 
-/// What a release said it would free.
-#[pyclass(frozen, eq, get_all, module = "lowtide._native")]
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Claim {
-    /// The memory that it counts: `owned`, `cached`, `level` or `target`.
-    pub(crate) basis: &'static str,
-    /// Its size when the release started.
-    pub(crate) bytes: u64,
-}
-
-impl From<lowtide::release::Claim> for Claim {
-    fn from(claim: lowtide::release::Claim) -> Claim {
-        Claim { basis: claim.basis.as_str(), bytes: claim.bytes.0 }
+wrapper! {
+    /// What a release said it would free.
+    #[pyclass(frozen, eq, module = "lowtide._native")]
+    #[derive(PartialEq)]
+    Claim(lowtide::release::Claim) {
+        /// The memory that it counts: `owned`, `cached`, `level` or `target`.
+        basis: &'static str = |it| it.basis.as_str();
+        /// Its size when the release started.
+        bytes: u64 = |it| it.bytes.0;
     }
-}
 
-#[pymethods]
-impl Claim {
     fn __repr__(&self) -> String {
-        format!("<Claim {}, {}>", self.basis, Bytes(self.bytes))
+        format!("<Claim {}, {}>", self.basis(), self.0.bytes)
     }
 }
 
@@ -81,52 +75,49 @@ impl ProcessUsage {
     }
 }
 
-/// Something that a rung touched, with its size if that is known.
-#[pyclass(frozen, eq, get_all, module = "lowtide._native")]
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Touch {
-    /// The name of it, for people.
-    what: String,
-    /// Its size, if it is known.
-    bytes: Option<u64>,
-}
+wrapper! {
+    /// Something that a rung touched, with its size if that is known.
+    #[pyclass(frozen, eq, module = "lowtide._native")]
+    #[derive(PartialEq)]
+    Touch(lowtide::release::Touch) {
+        /// The name of it, for people.
+        what: &str = |it| &it.what;
+        /// Its size, if it is known.
+        bytes: Option<u64> = |it| it.bytes.map(|bytes| bytes.0);
+    }
 
-#[pymethods]
-impl Touch {
     /// Says that something was touched.
     #[new]
     #[pyo3(signature = (what, bytes=None))]
     fn new(what: String, bytes: Option<u64>) -> Touch {
-        Touch { what, bytes }
+        Touch(lowtide::release::Touch { what, bytes: bytes.map(Bytes) })
     }
 
     fn __repr__(&self) -> String {
-        match self.bytes {
-            Some(bytes) => format!("Touch({:?}, {bytes})", self.what),
-            None => format!("Touch({:?})", self.what),
-        }
+        let bytes = self.bytes().map_or_else(String::new, |bytes| format!(", {bytes}"));
+        format!("Touch({:?}{bytes})", self.what())
     }
 }
 
-impl From<&Touch> for lowtide::release::Touch {
-    fn from(touch: &Touch) -> lowtide::release::Touch {
-        lowtide::release::Touch { what: touch.what.clone(), bytes: touch.bytes.map(Bytes) }
+wrapper! {
+    /// A reference that keeps memory alive.
+    #[pyclass(frozen, eq, module = "lowtide._native")]
+    #[derive(Clone, PartialEq)]
+    Holder(lowtide::release::Holder) {
+        /// The path to the reference.
+        path: &str = |it| &it.path;
+        /// The type of the object that it keeps alive.
+        holds: &str = |it| &it.holds;
+        /// The number of references by this path.
+        count: usize = |it| it.count;
+        /// The bytes that are freed with the last reference, if that is known.
+        bytes: Option<u64> = |it| it.held.map(|bytes| bytes.0);
+        /// The statement that drops the reference, if it is known.
+        cut: Option<&str> = |it| it.cut.as_deref();
+        /// A sentence that says what to do where no statement drops the reference.
+        by_hand: Option<&str> = |it| it.by_hand.as_deref();
     }
-}
 
-impl From<&lowtide::release::Touch> for Touch {
-    fn from(touch: &lowtide::release::Touch) -> Touch {
-        Touch { what: touch.what.clone(), bytes: touch.bytes.map(|bytes| bytes.0) }
-    }
-}
-
-/// A reference that keeps memory alive.
-#[pyclass(frozen, eq, module = "lowtide._native")]
-#[derive(Clone, PartialEq)]
-pub(crate) struct Holder(pub(crate) lowtide::release::Holder);
-
-#[pymethods]
-impl Holder {
     /// Says who holds something.
     #[new]
     #[pyo3(signature = (path, holds, *, count=1, bytes=None, cut=None, by_hand=None))]
@@ -141,42 +132,6 @@ impl Holder {
         let held = bytes.map(Bytes);
         let holder = lowtide::release::Holder::new(path, holds);
         Holder(lowtide::release::Holder { count, held, cut, by_hand, ..holder })
-    }
-
-    /// The path to the reference.
-    #[getter]
-    fn path(&self) -> &str {
-        &self.0.path
-    }
-
-    /// The type of the object that it keeps alive.
-    #[getter]
-    fn holds(&self) -> &str {
-        &self.0.holds
-    }
-
-    /// The number of references by this path.
-    #[getter]
-    fn count(&self) -> usize {
-        self.0.count
-    }
-
-    /// The bytes that are freed with the last reference, if that is known.
-    #[getter]
-    fn bytes(&self) -> Option<u64> {
-        self.0.held.map(|bytes| bytes.0)
-    }
-
-    /// The statement that drops the reference, if it is known.
-    #[getter]
-    fn cut(&self) -> Option<&str> {
-        self.0.cut.as_deref()
-    }
-
-    /// A sentence that says what to do where no statement drops the reference.
-    #[getter]
-    fn by_hand(&self) -> Option<&str> {
-        self.0.by_hand.as_deref()
     }
 
     /// Returns what drops the reference: a statement with a comment, or `by hand: ` and a sentence.

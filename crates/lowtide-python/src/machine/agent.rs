@@ -7,6 +7,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::calls::waiting::held;
+use crate::data::classes::wrapper;
 use crate::data::json;
 use crate::data::ledger::Ledger;
 use crate::data::receipt::Receipt;
@@ -18,70 +19,30 @@ create_exception!(
     "Raised if this program was not started with `lowtide run`, or if it cannot sleep or wake now."
 );
 
-/// What this process has on its devices, as its agent says.
-#[pyclass(frozen, module = "lowtide._native")]
-pub(crate) struct AgentStatus(Status);
-
-#[pymethods]
-impl AgentStatus {
-    /// Whether its memory is off the devices.
-    #[getter]
-    fn is_asleep(&self) -> bool {
-        self.0.is_asleep
-    }
-
-    /// Whether it is off the devices altogether; the rest is then as it was before.
-    #[getter]
-    fn is_suspended(&self) -> bool {
-        self.0.is_suspended
-    }
-
-    /// The time without a use of the device after which it falls asleep; None if it does not by itself.
-    #[getter]
-    fn idle_s(&self) -> Option<f64> {
-        self.0.idle_s
-    }
-
-    /// The same time as it is now: it grows when work comes back soon after a sleep.
-    #[getter]
-    fn quiet_s(&self) -> Option<f64> {
-        self.0.quiet_s
-    }
-
-    /// The number of calls so far that used a device.
-    #[getter]
-    fn touches(&self) -> u64 {
-        self.0.touches
-    }
-
-    /// The memory that can sleep, asleep or awake.
-    #[getter]
-    fn bytes(&self) -> u64 {
-        self.0.contexts.iter().map(|context| context.bytes.0).sum()
-    }
-
-    /// The part of it that is on the devices now.
-    #[getter]
-    fn on_device_bytes(&self) -> u64 {
-        self.0.contexts.iter().map(|context| context.on_device.0).sum()
-    }
-
-    /// Memory that stays on the devices: how it was taken, and its size.
-    #[getter]
-    fn staying(&self) -> Vec<(String, u64)> {
-        self.0.staying.iter().map(|one| (one.what.clone(), one.bytes.0)).collect()
-    }
-
-    /// The reasons why the process cannot sleep; empty if it can.
-    #[getter]
-    fn obstacles(&self) -> Vec<String> {
-        self.0.obstacles.clone()
-    }
-
-    /// All memory in use on each of its devices, broken down.
-    #[getter]
-    fn ledgers(&self) -> Vec<Ledger> {
-        self.0.ledgers.iter().cloned().map(Ledger).collect()
+wrapper! {
+    /// What this process has on its devices, as its agent says.
+    #[pyclass(frozen, module = "lowtide._native")]
+    AgentStatus(Status) {
+        /// Whether its memory is off the devices.
+        is_asleep: bool = |it| it.is_asleep;
+        /// Whether it is off the devices altogether; the rest is then as it was before.
+        is_suspended: bool = |it| it.is_suspended;
+        /// The time without a use of the device after which it falls asleep; None if it does not by itself.
+        idle_s: Option<f64> = |it| it.idle_s;
+        /// The same time as it is now: it grows when work comes back soon after a sleep.
+        quiet_s: Option<f64> = |it| it.quiet_s;
+        /// The number of calls so far that used a device.
+        touches: u64 = |it| it.touches;
+        /// The memory that can sleep, asleep or awake.
+        bytes: u64 = |it| it.contexts.iter().map(|context| context.bytes.0).sum();
+        /// The part of it that is on the devices now.
+        on_device_bytes: u64 = |it| it.contexts.iter().map(|context| context.on_device.0).sum();
+        /// Memory that stays on the devices: how it was taken, and its size.
+        staying: Vec<(String, u64)> = |it| it.staying.iter().map(|one| (one.what.clone(), one.bytes.0)).collect();
+        /// The reasons why the process cannot sleep; empty if it can.
+        obstacles: Vec<String> = |it| it.obstacles.clone();
+        /// All memory in use on each of its devices, broken down.
+        ledgers: Vec<Ledger> = |it| it.ledgers.iter().cloned().map(Ledger).collect();
     }
 
     /// Returns it as plain data.

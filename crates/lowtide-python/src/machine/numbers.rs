@@ -10,8 +10,8 @@ use lowtide_proto::helper::ProcessBytes;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 
-use crate::machine::suspended::{agent_is_suspended, numbers_of};
 use crate::data::values::{AllocatorCounts, ProcessUsage, Usage};
+use crate::machine::suspended::{agent_is_suspended, numbers_of};
 
 /// Host memory, as the kernel reports it.
 #[pyclass(frozen, eq, get_all, module = "lowtide._native")]

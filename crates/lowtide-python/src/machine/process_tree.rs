@@ -1,6 +1,6 @@
 //! A process with all that it started, for workers.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use lowtide_device::process_tree;
@@ -8,6 +8,7 @@ use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
 use crate::calls::parse::seconds;
+use crate::calls::waiting::lock;
 
 /// A process and all that it has started, in whatever group or session.
 #[pyclass(frozen, module = "lowtide._native")]
@@ -26,8 +27,7 @@ impl ProcessTree {
     /// Kills those that have not ended, and waits for them. Returns those that are still there afterwards.
     fn kill(&self, py: Python<'_>, within_s: f64) -> PyResult<Vec<u32>> {
         let limit: Duration = seconds(within_s)?;
-        let killed =
-            py.detach(|| self.0.lock().unwrap_or_else(PoisonError::into_inner).kill(limit));
+        let killed = py.detach(|| lock(&self.0).kill(limit));
         killed.map_err(|error| PyOSError::new_err(error.to_string()))
     }
 }

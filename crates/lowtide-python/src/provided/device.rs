@@ -4,7 +4,7 @@
 //! Every method of the Python object may raise. The exception's text becomes a failure of the rung,
 //! if there is one, or else a line of the receipt's advice.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use lowtide::device::{Bytes, DeviceId, Error as DeviceError, Source, Usage};
 use lowtide::release::{Allocator, AllocatorCounts, Failure, Gauge, LedgerLine};
@@ -12,6 +12,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::calls::attached::attached;
+use crate::calls::waiting::lock;
 use crate::data::ledger;
 use crate::data::values;
 
@@ -41,14 +42,13 @@ impl PythonDevice {
 
     /// Returns the questions that failed since the last call, as text.
     pub(crate) fn take_failed_questions(&self) -> Vec<String> {
-        let mut failed = self.failed_questions.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *failed)
+        std::mem::take(&mut *lock(&self.failed_questions))
     }
 
     /// Notes that a question failed; the same failure is noted once.
     pub(crate) fn note_failure(&self, question: &str, words: &str) {
         let line = format!("{} could not report {question}: {words}", self.id);
-        let mut failed = self.failed_questions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failed = lock(&self.failed_questions);
         if !failed.contains(&line) {
             failed.push(line);
         }
@@ -151,7 +151,7 @@ impl Allocator for PythonDevice {
     fn lines(&self) -> Vec<LedgerLine> {
         self.ask_or("its ledger", Vec::new(), |device| {
             let lines: Vec<Py<ledger::LedgerLine>> = device.call_method0("lines")?.extract()?;
-            Ok(lines.iter().map(|line| line.get().into()).collect())
+            Ok(lines.iter().map(|line| line.get().0.clone()).collect())
         })
     }
 

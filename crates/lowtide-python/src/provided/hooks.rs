@@ -10,52 +10,30 @@ use pyo3::prelude::*;
 
 use crate::calls::attached::attached;
 use crate::calls::climb::within;
+use crate::data::classes::mirror;
 use crate::data::values;
 
-/// The rung that runs a hook.
-#[pyclass(
-    frozen,
-    eq,
-    hash,
-    from_py_object,
-    rename_all = "SCREAMING_SNAKE_CASE",
-    module = "lowtide._native"
-)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum HookPoint {
-    /// Moves models to host memory.
-    ToHost,
-    /// Closes sessions of inference runtimes.
-    Sessions,
-    /// Clears caches.
-    Caches,
-    /// Runs a garbage collector.
-    Collect,
-    /// Frees what libraries hold.
-    Libraries,
-    /// Ends disposable processes, or resets the context of this one if it is disposable.
-    ContextReset,
-    /// Runs when nothing else has helped.
-    Fallback,
-    /// Processes end, with all that they started.
-    Exit,
-    /// Whole processes are taken off the device and live on.
-    Suspend,
-}
-
-impl From<HookPoint> for lowtide::release::HookPoint {
-    fn from(point: HookPoint) -> lowtide::release::HookPoint {
-        match point {
-            HookPoint::ToHost => lowtide::release::HookPoint::ToHost,
-            HookPoint::Sessions => lowtide::release::HookPoint::Sessions,
-            HookPoint::Caches => lowtide::release::HookPoint::Caches,
-            HookPoint::Collect => lowtide::release::HookPoint::Collect,
-            HookPoint::Libraries => lowtide::release::HookPoint::Libraries,
-            HookPoint::ContextReset => lowtide::release::HookPoint::ContextReset,
-            HookPoint::Fallback => lowtide::release::HookPoint::Fallback,
-            HookPoint::Exit => lowtide::release::HookPoint::Exit,
-            HookPoint::Suspend => lowtide::release::HookPoint::Suspend,
-        }
+mirror! {
+    /// The rung that runs a hook.
+    HookPoint {
+        /// Moves models to host memory.
+        ToHost,
+        /// Closes sessions of inference runtimes.
+        Sessions,
+        /// Clears caches.
+        Caches,
+        /// Runs a garbage collector.
+        Collect,
+        /// Frees what libraries hold.
+        Libraries,
+        /// Ends disposable processes, or resets the context of this one if it is disposable.
+        ContextReset,
+        /// Runs when nothing else has helped.
+        Fallback,
+        /// Processes end, with all that they started.
+        Exit,
+        /// Whole processes are taken off the device and live on.
+        Suspend,
     }
 }
 
@@ -115,7 +93,7 @@ fn run(object: &Py<PyAny>, call: &HookCall) -> Result<Vec<Touch>, Failure> {
 
 fn touches(touched: &Bound<'_, PyAny>) -> PyResult<Vec<Touch>> {
     let touched: Vec<Py<values::Touch>> = touched.extract()?;
-    Ok(touched.iter().map(|touch| touch.get().into()).collect())
+    Ok(touched.iter().map(|touch| touch.get().0.clone()).collect())
 }
 
 /// Reads a size that may be unknown. A negative one counts as nothing.

@@ -1,7 +1,7 @@
 //! A release as Python asks for it: a ladder, a target, the steps of the `drop` rung, and a witness
 //! that names who holds what has survived.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use lowtide::device::Bytes;
 use lowtide::release::rungs::Parts;
@@ -14,10 +14,11 @@ use pyo3::types::PyList;
 
 use crate::calls::attached::attached;
 use crate::calls::climb::{self, within};
+use crate::calls::parse::{seconds, target};
+use crate::calls::waiting::lock;
+use crate::data::values::Holder;
 use crate::provided::device::PythonDevice;
 use crate::provided::hooks::{hook, size};
-use crate::calls::parse::{seconds, target};
-use crate::data::values::Holder;
 
 /// The ladders of the Python package.
 #[pyclass(
@@ -209,7 +210,7 @@ impl Rung for DropSteps {
     }
 
     fn expect(&self, _: &Inventory) -> Expectation {
-        if self.steps.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+        if lock(&self.steps).is_empty() {
             return Expectation::Skip("there is nothing to drop".to_owned());
         }
         Expectation::Bytes(self.expected)
@@ -217,7 +218,7 @@ impl Rung for DropSteps {
 
     fn climb(&self, _: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
         // The lock is released before the interpreter is asked for.
-        let steps = std::mem::take(&mut *self.steps.lock().unwrap_or_else(PoisonError::into_inner));
+        let steps = std::mem::take(&mut *lock(&self.steps));
         let mut climbed = Climbed::default();
         for DropStep { path, size, cut } in steps {
             climbed.attempt(&path, || {

@@ -1,13 +1,14 @@
 //! The gate for Python.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use lowtide::release::Step;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-use crate::calls::waiting::held;
-use crate::data::restored::not_restored;
+use crate::calls::waiting::{held, lock};
+use crate::data::classes::wrapper;
+use crate::data::receipt::not_restored;
 
 /// A gate that work passes and that a pause or a release closes.
 #[pyclass(frozen, module = "lowtide._native")]
@@ -51,30 +52,28 @@ impl Gate {
 
     /// Returns the state of the gate.
     fn state(&self) -> GateState {
-        let lowtide::release::GateState { open, active, parked, waiting } = self.gate.state();
-        GateState { open, active, parked, waiting }
+        GateState(self.gate.state())
     }
 }
 
-/// The state of a gate.
-#[pyclass(frozen, eq, get_all, module = "lowtide._native")]
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct GateState {
-    /// Whether work may enter.
-    open: bool,
-    /// The number of active passes.
-    active: usize,
-    /// The number of passes that are parked at a checkpoint until the gate opens.
-    parked: usize,
-    /// The number of callers that wait to enter.
-    waiting: usize,
-}
+wrapper! {
+    /// The state of a gate.
+    #[pyclass(frozen, eq, module = "lowtide._native")]
+    #[derive(PartialEq)]
+    GateState(lowtide::release::GateState) {
+        /// Whether work may enter.
+        open: bool = |it| it.open;
+        /// The number of active passes.
+        active: usize = |it| it.active;
+        /// The number of passes that are parked at a checkpoint until the gate opens.
+        parked: usize = |it| it.parked;
+        /// The number of callers that wait to enter.
+        waiting: usize = |it| it.waiting;
+    }
 
-#[pymethods]
-impl GateState {
     fn __repr__(&self) -> String {
-        let GateState { open, active, parked, waiting } = self;
-        let state = if *open { "open" } else { "closed" };
+        let lowtide::release::GateState { open, active, parked, waiting } = self.0;
+        let state = if open { "open" } else { "closed" };
         format!("<GateState {state}, {active} active, {parked} parked, {waiting} waiting>")
     }
 }
@@ -156,8 +155,4 @@ pub(crate) fn word(step: Step) -> &'static str {
         Step::Abort => "abort",
         Step::Retract => "retract",
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,25 +1,33 @@
 //! Free-on-idle for Python. The thread that watches is Python's; the loop that it runs is Rust's.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use lowtide::release::{IdleOptions, Idling};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::calls::attached::attached;
-use crate::calls::waiting::{CallClock, held, waiting};
-use crate::release::gate::{note_place, word};
 use crate::calls::parse::target;
+use crate::calls::waiting::{CallClock, held, lock, waiting};
 use crate::data::receipt::Receipt;
+use crate::data::receipt::{Restored, not_restored};
+use crate::release::gate::{note_place, word};
 use crate::release::releaser::Releaser;
-use crate::data::restored::{Restored, not_restored};
 
 /// Releases memory while the process is idle.
 #[pyclass(frozen, module = "lowtide._native")]
 pub(crate) struct Idle {
     releaser: Py<Releaser>,
     idling: Idling,
-    options: IdleOptions,
+    /// Whether it is switched on.
+    #[pyo3(get)]
+    enabled: bool,
+    /// How long the process has to be idle, in seconds.
+    #[pyo3(get)]
+    after_s: f64,
+    /// Whether who ends a task releases at once.
+    #[pyo3(get)]
+    at_end: bool,
 }
 
 #[pymethods]
@@ -47,25 +55,8 @@ impl Idle {
         if only_caches {
             idling = idling.only_caches();
         }
-        Ok(Idle { releaser, idling, options })
-    }
-
-    /// Whether it is switched on.
-    #[getter]
-    fn enabled(&self) -> bool {
-        self.options.enabled
-    }
-
-    /// How long the process has to be idle, in seconds.
-    #[getter]
-    fn after_s(&self) -> f64 {
-        self.options.after.as_secs_f64()
-    }
-
-    /// Whether who ends a task releases at once.
-    #[getter]
-    fn at_end(&self) -> bool {
-        self.options.at_end
+        let IdleOptions { enabled, after, at_end, .. } = options;
+        Ok(Idle { releaser, idling, enabled, after_s: after.as_secs_f64(), at_end })
     }
 
     /// Returns whether a task could begin now without waiting: the gate is open, and nothing has to
@@ -101,7 +92,7 @@ impl Idle {
     fn tick(&self, py: Python<'_>) -> PyResult<Tick> {
         let idling = self.idling.clone();
         let tick = waiting(py, move |clock| idling.with_clock(clock).tick())?;
-        told(py, self.releaser.get(), tick)
+        tick_of(py, self.releaser.get(), tick)
     }
 
     /// Releases whenever the process has been idle for long enough. `pause(seconds)` waits and
@@ -126,7 +117,7 @@ impl Idle {
     }
 }
 
-fn told(py: Python<'_>, releaser: &Releaser, tick: lowtide::release::Tick) -> PyResult<Tick> {
+fn tick_of(py: Python<'_>, releaser: &Releaser, tick: lowtide::release::Tick) -> PyResult<Tick> {
     Ok(match tick {
         lowtide::release::Tick::Released(receipt) => {
             Tick { receipt: Some(Py::new(py, releaser.receipt(receipt))?), why_not: None }
@@ -158,7 +149,7 @@ pub(crate) struct Working {
 
 impl Working {
     fn take(&self) -> Option<lowtide::release::Working> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.inner).take()
     }
 }
 
@@ -173,7 +164,7 @@ impl Working {
         let mut working =
             self.take().ok_or_else(|| PyRuntimeError::new_err("this task has ended already"))?;
         let (step, working) = held(py, move || (working.checkpoint(), working))?;
-        *self.inner.lock().unwrap_or_else(PoisonError::into_inner) = Some(working);
+        *lock(&self.inner) = Some(working);
         Ok(word(step))
     }
 
@@ -181,7 +172,7 @@ impl Working {
     fn end(&self, py: Python<'_>) -> PyResult<Option<Tick>> {
         let Some(working) = self.take() else { return Ok(None) };
         let tick = waiting(py, move |clock| working.end_with_clock(clock))?;
-        tick.map(|tick| told(py, self.releaser.get(), tick)).transpose()
+        tick.map(|tick| tick_of(py, self.releaser.get(), tick)).transpose()
     }
 
     /// Ends the task and releases nothing. A second call does nothing.

@@ -7,9 +7,9 @@ use pyo3::create_exception;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::calls::waiting::waiting;
-use crate::release::gate::lock;
 use crate::calls::parse::seconds;
+use crate::calls::waiting::{lock, waiting};
+use crate::data::classes::wrapper;
 use crate::data::receipt::Receipt;
 use crate::release::releaser::Releaser;
 
@@ -20,43 +20,31 @@ create_exception!(
     "Raised if work continues past the time limit of a pause. Nothing was stopped."
 );
 
-/// The change of reserved memory over the resumes.
-#[pyclass(frozen, eq, get_all, module = "lowtide._native")]
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Trend {
-    /// The growth with each update.
-    per_update_bytes: i64,
-    /// The number of readings.
-    samples: usize,
-    /// Whether it grows.
-    rising: bool,
-}
-
-impl From<lowtide::release::Trend> for Trend {
-    fn from(trend: lowtide::release::Trend) -> Trend {
-        let lowtide::release::Trend { per_update_bytes, samples, rising } = trend;
-        Trend { per_update_bytes, samples, rising }
+wrapper! {
+    /// The change of reserved memory over the resumes.
+    #[pyclass(frozen, eq, module = "lowtide._native")]
+    #[derive(PartialEq)]
+    Trend(lowtide::release::Trend) {
+        /// The growth with each update.
+        per_update_bytes: i64 = |it| it.per_update_bytes;
+        /// The number of readings.
+        samples: usize = |it| it.samples;
+        /// Whether it grows.
+        rising: bool = |it| it.rising;
     }
-}
 
-#[pymethods]
-impl Trend {
     fn __repr__(&self) -> String {
-        let Trend { per_update_bytes, samples, rising } = self;
+        let lowtide::release::Trend { per_update_bytes, samples, rising } = self.0;
         format!("<Trend {per_update_bytes} bytes per update, {samples} samples, rising: {rising}>")
     }
 }
 
-/// A warning that reserved memory grows with every update.
-#[pyclass(frozen, module = "lowtide._native")]
-pub(crate) struct TrendWarning(lowtide::release::TrendWarning);
-
-#[pymethods]
-impl TrendWarning {
-    /// The memory that each update adds.
-    #[getter]
-    fn per_update_bytes(&self) -> u64 {
-        self.0.per_update.0
+wrapper! {
+    /// A warning that reserved memory grows with every update.
+    #[pyclass(frozen, module = "lowtide._native")]
+    TrendWarning(lowtide::release::TrendWarning) {
+        /// The memory that each update adds.
+        per_update_bytes: u64 = |it| it.per_update.0;
     }
 
     fn __str__(&self) -> String {
@@ -155,14 +143,9 @@ impl Pauses {
         }))
     }
 
-    /// Returns how many passes are stopped in place, or `None` if nothing is paused.
-    fn parked(&self) -> Option<usize> {
-        lock(&self.paused).as_ref().map(Paused::parked)
-    }
-
     /// Returns how reserved memory has changed over the resumes.
     fn trend(&self) -> Trend {
-        Trend::from(self.inner.trend())
+        Trend(self.inner.trend())
     }
 }
 

@@ -2,19 +2,18 @@
 
 use std::sync::Arc;
 
-use lowtide::device::Bytes;
 use lowtide::release::{Gauge, LedgerKind, floor};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::calls::waiting::{CallClock, held, waiting};
-use crate::provided::device::PythonDevice;
-use crate::release::gate::Gate;
-use crate::provided::hooks::{PythonSetting, hook};
 use crate::data::ledger::Ledger;
 use crate::data::receipt::{Reading, Receipt};
+use crate::data::receipt::{Restored, not_restored};
+use crate::provided::device::PythonDevice;
+use crate::provided::hooks::{PythonSetting, hook};
 use crate::provided::request::{Ladder, Options, request};
-use crate::data::restored::{Restored, not_restored};
+use crate::release::gate::Gate;
 
 /// Frees memory on one device and verifies the result.
 #[pyclass(frozen, module = "lowtide._native")]
@@ -142,11 +141,6 @@ impl Releaser {
     /// Returns the gate that work passes and that releases close.
     fn gate(&self) -> Gate {
         Gate::of(&self.inner)
-    }
-
-    /// Sets what a bare context uses on this device.
-    fn set_floor(&self, bytes: u64) {
-        self.inner.set_floor(Bytes(bytes));
     }
 
     /// Sets whether the process may lose everything on the device.

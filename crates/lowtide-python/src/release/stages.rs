@@ -1,6 +1,6 @@
 //! Stages for Python: what each of them used and freed, and what all of them come to.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use lowtide::release::StageError;
 use pyo3::create_exception;
@@ -8,13 +8,14 @@ use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::calls::waiting::waiting;
-use crate::data::json;
 use crate::calls::parse::{seconds, size};
-use crate::release::pauses::Trend;
+use crate::calls::waiting::{lock, waiting};
+use crate::data::classes::wrapper;
+use crate::data::json;
 use crate::data::receipt::Receipt;
-use crate::release::releaser::Releaser;
 use crate::provided::request::{Ladder, Options, request};
+use crate::release::pauses::Trend;
+use crate::release::releaser::Releaser;
 
 create_exception!(
     lowtide,
@@ -72,7 +73,7 @@ impl Stages {
             let taken = opened.take();
             if let Some(mut stage) = taken {
                 self.stages.look(&mut stage);
-                *opened.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(stage);
+                *lock(&opened.0) = Some(stage);
             }
         });
     }
@@ -131,7 +132,7 @@ impl Stages {
 
     /// Returns the trend of memory in use over the tasks so far.
     fn trend(&self) -> Trend {
-        Trend::from(self.stages.trend())
+        Trend(self.stages.trend())
     }
 
     /// Returns what all stages so far used.
@@ -146,7 +147,7 @@ pub(crate) struct Opened(Mutex<Option<lowtide::release::Opened>>);
 
 impl Opened {
     fn take(&self) -> Option<lowtide::release::Opened> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.0).take()
     }
 }
 
@@ -156,96 +157,45 @@ impl Opened {
     fn taken_bytes(&self, releaser: &Releaser, py: Python<'_>) -> u64 {
         py.detach(|| {
             let now = releaser.inner.inventory().read();
-            let opened = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let opened = lock(&self.0);
             opened.as_ref().map_or(0, |opened| opened.taken(&now).0)
         })
     }
+}
 
-    /// What was in use before the stage, if the device could be asked.
-    #[getter]
-    fn before_bytes(&self) -> Option<u64> {
-        let opened = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        opened.as_ref().and_then(lowtide::release::Opened::before).map(|bytes| bytes.0)
+wrapper! {
+    /// The report of one stage: the memory that it used and that its end freed.
+    #[pyclass(frozen, module = "lowtide._native")]
+    StageReport(lowtide::release::StageReport) {
+        /// The name of the stage.
+        name: &str = |it| &it.name;
+        /// The highest reading during the stage, above what was in use before it.
+        own_peak_bytes: u64 = |it| it.own_peak_bytes.0;
+        /// The highest reading during the stage.
+        peak_bytes: u64 = |it| it.peak_bytes.0;
+        /// How long its end took, in seconds.
+        teardown_s: f64 = |it| it.teardown_s;
+        /// The receipt of its end.
+        receipt: Receipt = |it| Receipt(it.receipt.clone());
     }
 }
 
-/// The report of one stage: the memory that it used and that its end freed.
-#[pyclass(frozen, module = "lowtide._native")]
-pub(crate) struct StageReport(lowtide::release::StageReport);
-
-#[pymethods]
-impl StageReport {
-    /// The name of the stage.
-    #[getter]
-    fn name(&self) -> &str {
-        &self.0.name
-    }
-
-    /// The highest reading during the stage, above what was in use before it.
-    #[getter]
-    fn own_peak_bytes(&self) -> u64 {
-        self.0.own_peak_bytes.0
-    }
-
-    /// The highest reading during the stage.
-    #[getter]
-    fn peak_bytes(&self) -> u64 {
-        self.0.peak_bytes.0
-    }
-
-    /// How long its end took, in seconds.
-    #[getter]
-    fn teardown_s(&self) -> f64 {
-        self.0.teardown_s
-    }
-
-    /// The receipt of its end.
-    #[getter]
-    fn receipt(&self) -> Receipt {
-        Receipt(self.0.receipt.clone())
-    }
-}
-
-/// The report of a sequence of stages.
-#[pyclass(frozen, module = "lowtide._native")]
-pub(crate) struct StagesReport(lowtide::release::StagesReport);
-
-#[pymethods]
-impl StagesReport {
-    /// The stages in order.
-    #[getter]
-    fn stages(&self) -> Vec<StageReport> {
-        self.0.stages.iter().cloned().map(StageReport).collect()
-    }
-
-    /// The highest reading of all.
-    #[getter]
-    fn peak_bytes(&self) -> u64 {
-        self.0.peak_bytes.0
-    }
-
-    /// The largest stage alone.
-    #[getter]
-    fn largest_bytes(&self) -> u64 {
-        self.0.largest_bytes.0
-    }
-
-    /// What all stages would have used at once.
-    #[getter]
-    fn sum_bytes(&self) -> u64 {
-        self.0.sum_bytes.0
-    }
-
-    /// The time spent on freeing memory, in seconds.
-    #[getter]
-    fn cleaning_s(&self) -> f64 {
-        self.0.cleaning_s
-    }
-
-    /// The share of that time since the first stage, from 0 to 1.
-    #[getter]
-    fn cleaning_share(&self) -> f64 {
-        self.0.cleaning_share
+wrapper! {
+    /// The report of a sequence of stages.
+    #[pyclass(frozen, module = "lowtide._native")]
+    StagesReport(lowtide::release::StagesReport) {
+        /// The stages in order.
+        stages: Vec<StageReport> = |it| it.stages.iter().cloned().map(StageReport).collect();
+        /// The highest reading of all.
+        peak_bytes: u64 = |it| it.peak_bytes.0;
+        /// The largest stage alone.
+        largest_bytes: u64 = |it| it.largest_bytes.0;
+        /// What all stages would have used at once.
+        sum_bytes: u64 = |it| it.sum_bytes.0;
+        /// The time spent on freeing memory, in seconds.
+        cleaning_s: f64 = |it| it.cleaning_s;
+        /// The share of that time since the first stage, from 0 to 1.
+        cleaning_share: f64 = |it| it.cleaning_share;
     }
 
     fn __str__(&self) -> String {

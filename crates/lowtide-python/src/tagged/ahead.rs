@@ -17,8 +17,8 @@ pub(crate) fn tags_ahead(py: Python<'_>, share: i64) -> PyResult<u64> {
     pools::check_process()?;
     Ok(py.detach(|| {
         let number = ahead_threads::begin(share);
-        for (device, home) in pools::all() {
-            ahead_threads::begin_on(device, &home.pool);
+        for (device, tagged) in pools::all() {
+            ahead_threads::begin_on(device, &tagged.pool);
         }
         number
     }))

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::mem;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use lowtide::pool::{AheadNext, Pool};
 use lowtide::{AheadShare, AheadThread};
+
+use crate::calls::waiting::lock;
 
 /// The backups that this process makes ahead, if any.
 static RUNNING: Mutex<Running> =
@@ -66,7 +68,7 @@ pub(crate) fn state(number: u64) -> Option<BTreeMap<u32, String>> {
 }
 
 fn running() -> MutexGuard<'static, Running> {
-    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&RUNNING)
 }
 
 fn word(next: Option<AheadNext>) -> &'static str {

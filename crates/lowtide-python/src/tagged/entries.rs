@@ -53,15 +53,15 @@ fn allocate(size: isize, device: c_int) -> Result<u64, Refusal> {
     let size = u64::try_from(size).unwrap_or(u64::MAX);
     pools::check_process()?;
     if let Some(scope) = scope::in_force(device) {
-        return scope.home.allocate(size, scope.tag, &scope.name);
+        return scope.tagged.allocate(size, scope.tag, &scope.name);
     }
-    pools::home(device)?.allocate(size, Tag::default(), &Arc::from(UNTAGGED))
+    pools::of_device(device)?.allocate(size, Tag::default(), &Arc::from(UNTAGGED))
 }
 
 fn free(at: u64, device: c_int) {
     // In a forked child the memory is the parent's.
     let of_device = |(number, _): &(u32, _)| i64::from(*number) == i64::from(device);
-    let Some((_, home)) = pools::all().into_iter().find(of_device) else { return };
+    let Some((_, tagged)) = pools::all().into_iter().find(of_device) else { return };
     // What the device does not take back shows in `lowtide.tags()`, and torch cannot be told.
-    let _refused = home.free(at);
+    let _refused = tagged.free(at);
 }

@@ -1,23 +1,24 @@
 //! The pools that tagged memory is in: one for each device, made when a tag is first used there.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use lowtide::pool::{Phase, Policy, Pool, SleepPolicy, StreamId, Tag, TagSnapshot};
 use lowtide::release::Releaser;
 use lowtide_device::process::{Generation, has_exit_begun};
 use lowtide_device::{Address, Bytes, Device, DeviceId};
 
+use crate::calls::waiting::lock;
 use crate::tagged::ahead_threads;
 use crate::tagged::error::Refusal;
 
 /// Pools by the number of their device. They stay until the process ends: torch may free at any time.
-static HOMES: Mutex<BTreeMap<u32, Arc<Home>>> = Mutex::new(BTreeMap::new());
+static POOLS: Mutex<BTreeMap<u32, Arc<TaggedPool>>> = Mutex::new(BTreeMap::new());
 /// The process that has them.
 static MADE_IN: OnceLock<Generation> = OnceLock::new();
 
 /// The tagged memory of one device.
-pub(crate) struct Home {
+pub(crate) struct TaggedPool {
     pub(crate) pool: Pool,
     pub(crate) releaser: Releaser,
     tables: Mutex<Tables>,
@@ -37,30 +38,30 @@ struct Tables {
 
 /// Tags that this thread puts to sleep or wakes. No scope of them opens until it is dropped.
 pub(crate) struct Turning<'a> {
-    home: &'a Home,
+    tagged: &'a TaggedPool,
     names: Vec<String>,
 }
 
 /// Returns the pool of a device, made if there is none.
-pub(crate) fn home(device: i32) -> Result<Arc<Home>, Refusal> {
+pub(crate) fn of_device(device: i32) -> Result<Arc<TaggedPool>, Refusal> {
     let number = u32::try_from(device).map_err(|_| Refusal::BadDevice { device })?;
     check_process()?;
-    if let Some(home) = homes().get(&number) {
-        return Ok(Arc::clone(home));
+    if let Some(tagged) = pools().get(&number) {
+        return Ok(Arc::clone(tagged));
     }
-    let home = Arc::new(Home::new(number)?);
+    let tagged = Arc::new(TaggedPool::new(number)?);
     // Another thread may have been faster; its pool is as good.
-    let home = Arc::clone(homes().entry(number).or_insert(home));
-    ahead_threads::begin_on(number, &home.pool);
-    Ok(home)
+    let tagged = Arc::clone(pools().entry(number).or_insert(tagged));
+    ahead_threads::begin_on(number, &tagged.pool);
+    Ok(tagged)
 }
 
 /// Returns every pool with its device's number; none in a forked child.
-pub(crate) fn all() -> Vec<(u32, Arc<Home>)> {
+pub(crate) fn all() -> Vec<(u32, Arc<TaggedPool>)> {
     if check_process().is_err() {
         return Vec::new();
     }
-    homes().iter().map(|(number, home)| (*number, Arc::clone(home))).collect()
+    pools().iter().map(|(number, tagged)| (*number, Arc::clone(tagged))).collect()
 }
 
 /// Refuses in a forked child. Its parent's threads may have held any lock when it was forked.
@@ -69,12 +70,12 @@ pub(crate) fn check_process() -> Result<(), Refusal> {
     if made_in.is_current() { Ok(()) } else { Err(Refusal::Forked) }
 }
 
-fn homes() -> MutexGuard<'static, BTreeMap<u32, Arc<Home>>> {
-    HOMES.lock().unwrap_or_else(PoisonError::into_inner)
+fn pools() -> MutexGuard<'static, BTreeMap<u32, Arc<TaggedPool>>> {
+    lock(&POOLS)
 }
 
-impl Home {
-    fn new(number: u32) -> Result<Home, Refusal> {
+impl TaggedPool {
+    fn new(number: u32) -> Result<TaggedPool, Refusal> {
         let device = Device::open(DeviceId::Cuda(number))?;
         // Each segment of torch has chunks of its own, as few as possible: a free returns them whole.
         let policy = Policy::default().apart(true).chunk_most(Bytes::mib(512));
@@ -83,11 +84,11 @@ impl Home {
         let pool = Pool::builder(&device).policy(policy.small_most(Bytes::ZERO)).build()?;
         let releaser = lowtide::releaser(&device);
         releaser.add_pool(&pool);
-        Ok(Home { pool, releaser, tables: Mutex::default() })
+        Ok(TaggedPool { pool, releaser, tables: Mutex::default() })
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.tables)
     }
 
     /// Declares a tag with its policy; refuses where it was declared with another.
@@ -158,7 +159,7 @@ impl Home {
         }
         tables.turning.extend(names.iter().cloned());
         drop(tables);
-        Ok(Turning { home: self, names })
+        Ok(Turning { tagged: self, names })
     }
 
     /// Allocates whole pages for torch.
@@ -197,14 +198,15 @@ impl Turning<'_> {
 
     /// Returns the tags.
     pub(crate) fn tags(&self) -> Result<Vec<Tag>, Refusal> {
-        let found = self.names.iter().filter_map(|name| self.home.pool.find_tag(name).transpose());
+        let found =
+            self.names.iter().filter_map(|name| self.tagged.pool.find_tag(name).transpose());
         Ok(found.collect::<Result<_, _>>()?)
     }
 }
 
 impl Drop for Turning<'_> {
     fn drop(&mut self) {
-        let mut tables = self.home.tables();
+        let mut tables = self.tagged.tables();
         for name in &self.names {
             tables.turning.remove(name);
         }

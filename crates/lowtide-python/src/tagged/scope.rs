@@ -12,7 +12,7 @@ use lowtide::pool::Tag;
 use pyo3::prelude::*;
 
 use crate::tagged::error::Refusal;
-use crate::tagged::pools::{self, Home};
+use crate::tagged::pools::{self, TaggedPool};
 
 thread_local! {
     /// The scopes that this thread has begun, the innermost last.
@@ -21,7 +21,7 @@ thread_local! {
 
 /// A tag on a device, while it is in force.
 pub(crate) struct Scope {
-    pub(crate) home: Arc<Home>,
+    pub(crate) tagged: Arc<TaggedPool>,
     pub(crate) tag: Tag,
     pub(crate) name: Arc<str>,
     device: i32,
@@ -50,10 +50,10 @@ impl TagScope {
     fn new(py: Python<'_>, name: &str, policy: &str, device: i32) -> PyResult<TagScope> {
         let (name, policy) = (Arc::<str>::from(name), pools::policy(policy)?);
         let scope = py.detach(|| {
-            let home = pools::home(device)?;
-            let tag = home.declare(&name, policy)?;
+            let tagged = pools::of_device(device)?;
+            let tag = tagged.declare(&name, policy)?;
             let is_open = AtomicBool::new(false);
-            Ok::<_, Refusal>(Scope { home, tag, name, device, is_open })
+            Ok::<_, Refusal>(Scope { tagged, tag, name, device, is_open })
         })?;
         Ok(TagScope(Arc::new(scope)))
     }
@@ -62,9 +62,9 @@ impl TagScope {
     fn begin(&self) -> PyResult<()> {
         pools::check_process()?;
         let scope = &self.0;
-        scope.home.open(&scope.name, scope.tag)?;
+        scope.tagged.open(&scope.name, scope.tag)?;
         if scope.is_open.swap(true, SeqCst) {
-            scope.home.close(&scope.name);
+            scope.tagged.close(&scope.name);
             return Err(Refusal::Open { name: scope.name.to_string() }.into());
         }
         BEGUN.with_borrow_mut(|begun| begun.push(Arc::clone(scope)));
@@ -75,7 +75,7 @@ impl TagScope {
     fn end(&self) {
         let scope = &self.0;
         if pools::check_process().is_ok() && scope.is_open.swap(false, SeqCst) {
-            scope.home.close(&scope.name);
+            scope.tagged.close(&scope.name);
         }
     }
 }

@@ -8,11 +8,11 @@ use lowtide::pool::{Limit, Phase, Scope, SleepPolicy, TagSnapshot};
 use lowtide::release::{Clock, Ladder, Request, rungs};
 use pyo3::prelude::*;
 
-use crate::tagged::entries::take_refusal;
-use crate::tagged::error::Refusal;
-use crate::tagged::pools::{self, Home, word};
 use crate::calls::waiting::{CallClock, waiting};
 use crate::data::receipt::Receipt;
+use crate::tagged::entries::take_refusal;
+use crate::tagged::error::Refusal;
+use crate::tagged::pools::{self, TaggedPool, word};
 
 /// What a tag has on a device.
 #[pyclass(frozen, get_all, module = "lowtide._native")]
@@ -51,17 +51,18 @@ impl TagStatus {
 #[pyfunction]
 pub(crate) fn tags() -> Vec<TagStatus> {
     let mut all = Vec::new();
-    for (number, home) in pools::all() {
-        for TagSnapshot { name, phase, live_bytes, physical_bytes, backup_bytes, .. } in home.tags()
+    for (number, tagged) in pools::all() {
+        for TagSnapshot { name, phase, live_bytes, physical_bytes, backup_bytes, .. } in
+            tagged.tags()
         {
             all.push(TagStatus {
                 device: format!("cuda:{number}"),
-                policy: word(home.declared(&name)),
+                policy: word(tagged.declared(&name)),
                 is_asleep: phase == Phase::Asleep,
                 bytes: live_bytes.0,
                 on_device_bytes: physical_bytes.0,
                 backup_bytes: backup_bytes.0,
-                open_scopes: home.open_scopes(&name),
+                open_scopes: tagged.open_scopes(&name),
                 name,
             });
         }
@@ -72,10 +73,10 @@ pub(crate) fn tags() -> Vec<TagStatus> {
 /// Returns the tag of the allocation that begins at an address, and whether it is asleep.
 #[pyfunction]
 pub(crate) fn tag_at(address: u64) -> Option<(String, bool)> {
-    pools::all().into_iter().find_map(|(_, home)| {
-        let name = home.name_at(address)?;
-        let tag = home.pool.find_tag(&name).ok()??;
-        Some((name.to_string(), home.pool.phase(tag).ok()? == Phase::Asleep))
+    pools::all().into_iter().find_map(|(_, tagged)| {
+        let name = tagged.name_at(address)?;
+        let tag = tagged.pool.find_tag(&name).ok()??;
+        Some((name.to_string(), tagged.pool.phase(tag).ok()? == Phase::Asleep))
     })
 }
 
@@ -96,8 +97,8 @@ pub(crate) fn tags_sleep(
 ) -> PyResult<Vec<Receipt>> {
     let work = move |clock: Arc<CallClock>| {
         let mut receipts = Vec::new();
-        for Concerned { home, names } in concerned(&names)? {
-            receipts.push(sleep(&home, names, discard, &clock)?);
+        for Concerned { tagged, names } in concerned(&names)? {
+            receipts.push(sleep(&tagged, names, discard, &clock)?);
         }
         Ok::<_, Refusal>(receipts)
     };
@@ -105,33 +106,33 @@ pub(crate) fn tags_sleep(
 }
 
 fn sleep(
-    home: &Home,
+    tagged: &TaggedPool,
     names: Vec<String>,
     discard: bool,
     clock: &Arc<CallClock>,
 ) -> Result<Receipt, Refusal> {
-    let turning = home.turn(names)?;
+    let turning = tagged.turn(names)?;
     let tags = turning.tags()?;
     if discard {
         for tag in &tags {
-            home.pool.set_policy(*tag, SleepPolicy::Discard)?;
+            tagged.pool.set_policy(*tag, SleepPolicy::Discard)?;
         }
     } else {
         // What a sleep needs takes device memory, which the first reading counts. Where it is refused, the
         // sleep tries on its own, and its receipt says what failed.
-        let _refused = home.pool.prepare_sleep();
+        let _refused = tagged.pool.prepare_sleep();
     }
     let is_meant = |tag: &TagSnapshot| {
         let sleeps = tag.phase == Phase::Awake && tag.policy != SleepPolicy::Keep;
         sleeps && turning.names().contains(&tag.name)
     };
-    let claim = home.tags().into_iter().filter(is_meant).map(|tag| tag.physical_bytes).sum();
-    let rung = rungs::SleepTags { pool: home.pool.clone(), names: turning.names().to_vec() };
+    let claim = tagged.tags().into_iter().filter(is_meant).map(|tag| tag.physical_bytes).sum();
+    let rung = rungs::SleepTags { pool: tagged.pool.clone(), names: turning.names().to_vec() };
     let name = if discard { "discard" } else { "sleep" };
     let name = format!("{name} {}", turning.names().join(", "));
     let request = Request::new(name, Ladder::of(vec![Arc::new(rung)])).claiming(claim);
-    let receipt = home.releaser.with_clock(Arc::clone(clock) as _).release(request);
-    restore_policies(home, turning.names())?;
+    let receipt = tagged.releaser.with_clock(Arc::clone(clock) as _).release(request);
+    restore_policies(tagged, turning.names())?;
     Ok(Receipt(receipt))
 }
 
@@ -141,11 +142,11 @@ pub(crate) fn tags_wake(py: Python<'_>, names: Vec<String>) -> PyResult<u64> {
     let work = move |clock: Arc<CallClock>| {
         let go_on = || !clock.is_interrupted();
         let mut mapped = Bytes::ZERO;
-        for Concerned { home, names } in concerned(&names)? {
-            let turning = home.turn(names)?;
+        for Concerned { tagged, names } in concerned(&names)? {
+            let turning = tagged.turn(names)?;
             let tags = turning.tags()?;
-            mapped += home.pool.wake_within(Scope::Tags(&tags), Limit::new(&go_on))?.mapped;
-            restore_policies(&home, turning.names())?;
+            mapped += tagged.pool.wake_within(Scope::Tags(&tags), Limit::new(&go_on))?.mapped;
+            restore_policies(&tagged, turning.names())?;
         }
         Ok::<_, Refusal>(mapped.0)
     };
@@ -153,12 +154,12 @@ pub(crate) fn tags_wake(py: Python<'_>, names: Vec<String>) -> PyResult<u64> {
 }
 
 /// Gives tags that are awake the policies that they were declared with.
-fn restore_policies(home: &Home, names: &[String]) -> Result<(), Refusal> {
+fn restore_policies(tagged: &TaggedPool, names: &[String]) -> Result<(), Refusal> {
     for name in names {
-        if let Some(tag) = home.pool.find_tag(name)?
-            && home.pool.phase(tag)? == Phase::Awake
+        if let Some(tag) = tagged.pool.find_tag(name)?
+            && tagged.pool.phase(tag)? == Phase::Awake
         {
-            home.pool.set_policy(tag, home.declared(name))?;
+            tagged.pool.set_policy(tag, tagged.declared(name))?;
         }
     }
     Ok(())
@@ -166,22 +167,27 @@ fn restore_policies(home: &Home, names: &[String]) -> Result<(), Refusal> {
 
 /// A pool, and the tags of it that a call is about.
 struct Concerned {
-    home: Arc<Home>,
+    tagged: Arc<TaggedPool>,
     names: Vec<String>,
 }
 
 /// Returns the pools that have some of these tags, or all if no name is given; refuses an unknown name.
 fn concerned(names: &[String]) -> Result<Vec<Concerned>, Refusal> {
     pools::check_process()?;
-    let of_home = |(_, home): (u32, Arc<Home>)| {
-        let names = home.tags().into_iter().map(|tag| tag.name).collect();
-        Concerned { home, names }
+    let of_pool = |(_, tagged): (u32, Arc<TaggedPool>)| {
+        let names = tagged.tags().into_iter().map(|tag| tag.name).collect();
+        Concerned { tagged, names }
     };
-    let mut all: Vec<Concerned> = pools::all().into_iter().map(of_home).collect();
+    let mut all: Vec<Concerned> = pools::all().into_iter().map(of_pool).collect();
     let known: BTreeSet<String> = all.iter().flat_map(|one| one.names.clone()).collect();
     if let Some(name) = names.iter().find(|name| !known.contains(*name)) {
-        let known = known.into_iter().collect();
-        return Err(Refusal::UnknownTag { name: name.clone(), known });
+        let (name, known): (_, Vec<_>) = (name.clone(), known.into_iter().collect());
+        let is_none = known.is_empty();
+        return Err(if is_none {
+            Refusal::NoTag { name }
+        } else {
+            Refusal::UnknownTag { name, known }
+        });
     }
     for one in &mut all {
         one.names.retain(|name| names.is_empty() || names.contains(name));

@@ -1,0 +1,66 @@
+//! Macros for classes of Python: each getter and each variant is told once.
+
+/// Defines a `pyclass` around a value of lowtide: a getter for each field, then further methods.
+macro_rules! wrapper {
+    (
+        $(#[$($class:tt)*])*
+        $name:ident($inner:ty) {
+            $($(#[$($doc:tt)*])* $field:ident: $type:ty = |$it:ident| $value:expr;)*
+        }
+        $($method:tt)*
+    ) => {
+        $(#[$($class)*])*
+        pub(crate) struct $name(pub(crate) $inner);
+
+        #[pyo3::pymethods]
+        impl $name {
+            $(
+                $(#[$($doc)*])*
+                #[getter]
+                fn $field(&self) -> $type {
+                    let $it = &self.0;
+                    $value
+                }
+            )*
+
+            $($method)*
+        }
+    };
+}
+
+/// Defines an enum of Python that has the variants of one of lowtide's.
+macro_rules! mirror {
+    ($(#[$($class:tt)*])* $name:ident { $($(#[$($doc:tt)*])* $variant:ident,)* }) => {
+        $(#[$($class)*])*
+        #[pyo3::pyclass(
+            frozen,
+            eq,
+            hash,
+            from_py_object,
+            rename_all = "SCREAMING_SNAKE_CASE",
+            module = "lowtide._native"
+        )]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub(crate) enum $name {
+            $($(#[$($doc)*])* $variant,)*
+        }
+
+        impl From<$name> for lowtide::release::$name {
+            fn from(mirrored: $name) -> lowtide::release::$name {
+                match mirrored {
+                    $($name::$variant => lowtide::release::$name::$variant,)*
+                }
+            }
+        }
+
+        impl From<lowtide::release::$name> for $name {
+            fn from(mirrored: lowtide::release::$name) -> $name {
+                match mirrored {
+                    $(lowtide::release::$name::$variant => $name::$variant,)*
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use {mirror, wrapper};
