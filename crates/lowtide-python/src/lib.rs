@@ -51,11 +51,11 @@ mod _native {
     };
     #[pymodule_export]
     use lowtide_walk::{
-        Alone, CutEdge, DeadCycle, Examination, Examining, HeapCut, HeapPath, HeldObject, Kind,
-        Lead, Leads, Memory, MemoryKind, NativeObject, NodeHooks, RetainedSize, Shown, TypeKind,
-        dlpack_memory, examine, exit_calls, frame_locals, frame_variables, frozen_mortals,
-        hook_lists, is_frozen, kept_by, leads_to, led_to, listed_memory, module_state,
-        objects_of_type, position, referents, refers, thread_state,
+        Alone, CutEdge, DeadCycle, DroppedReference, Examination, Examining, HeapCut, HeapPath,
+        HeldObject, Kind, Memory, MemoryKind, NativeObject, NodeHooks, RetainedSize, Shown,
+        ShutdownPlan, TypeKind, dlpack_memory, examine, exit_calls, frame_locals, frame_variables,
+        frozen_mortals, hook_lists, is_frozen, kept_by, led_to, listed_memory, module_state,
+        objects_of_type, plan_shutdown, position, referents, refers, thread_state,
     };
 
     #[pymodule_init]

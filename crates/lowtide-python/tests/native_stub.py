@@ -128,11 +128,11 @@ SAYS_MORE = {
     "Idle.__new__.to": f"{SIZE} | None",
     "Idle.watch.on_release": "Callable[[Receipt], object]",
     "Idle.watch.pause": "Callable[[float], bool]",
-    "Lead.chain": "list[object]",
-    "Lead.held": "object",
-    "Leads.drops": "list[Lead]",
-    "Leads.stays": "list[object]",
-    "Leads.tensors": "list[object]",
+    "DroppedReference.chain": "list[object]",
+    "DroppedReference.held": "object",
+    "ShutdownPlan.drops": "list[DroppedReference]",
+    "ShutdownPlan.stays": "list[object]",
+    "ShutdownPlan.tensors": "list[object]",
     "NativeObject.object": "Any",
     "NodeHooks.of": "list[Any]",
     "Pauses.__new__.flush": "Callable[[], object] | None",
@@ -158,7 +158,7 @@ SAYS_MORE = {
     "frame_variables.frame": "FrameType",
     "is_frozen.interpreter": "type",
     "kept_by": "int | str | None",
-    "leads_to.question": "_Question",
+    "plan_shutdown.question": "_Question",
     "listed_memory.question": "_Question",
     "objects_of_type": "list[_T]",
     "objects_of_type.class_": "type[_T]",
@@ -287,7 +287,7 @@ class Source:
         for found in re.finditer(r"(?m)^mirror! \{\s*(\w+) ", text):
             self.enums[found[1]] = parts(block(text, found.end()))
         for found in re.finditer(
-            r"(?m)^wrapper! \{(?:\s*#\[.*\])*\s*(\w+)\([^)]*\) \{", text
+            r"(?m)^wrapper! \{(?:\s*#\[.*\])*\s*(\w+)\([^)]*\)(?:, __eq__)? \{", text
         ):
             fields = block(text, found.end() - 1)
             members = self.members.setdefault(found[1], [])

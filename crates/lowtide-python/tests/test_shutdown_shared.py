@@ -217,10 +217,10 @@ def test_what_was_dropped_in_vain_is_put_back(monkeypatch: pytest.MonkeyPatch) -
 
     def hopeful(*arguments: Any, **keywords: Any) -> Any:
         # As if somebody whom no walk can see held it all.
-        monkeypatch.setattr(_plan, "leads_to", lambda *them: Seen(leads_to(*them)))
+        monkeypatch.setattr(_plan, "plan_shutdown", lambda *them: Seen(leads_to(*them)))
         return plan(*arguments, **keywords)
 
-    leads_to = _plan.leads_to
+    leads_to = _plan.plan_shutdown
 
     class Seen:
         def __init__(self, found: Any) -> None:

@@ -24,10 +24,10 @@ mod walk;
 
 pub use answer::examine::examine;
 pub use answer::results::{
-    CutEdge, DeadCycle, Examination, HeapCut, HeapPath, HeldObject, Lead, Leads, NativeObject,
-    RetainedSize,
+    CutEdge, DeadCycle, DroppedReference, Examination, HeapCut, HeapPath, HeldObject, NativeObject,
+    RetainedSize, ShutdownPlan,
 };
-pub use answer::shutdown::leads_to;
+pub use answer::shutdown::plan_shutdown;
 pub use ask::dlpack::{Shown, dlpack_memory};
 pub use ask::kind::{Kind, TypeKind};
 pub use ask::references::{led_to, position, referents, refers};

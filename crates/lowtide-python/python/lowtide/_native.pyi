@@ -55,6 +55,12 @@ class DeadCycle:
     kept_bytes: Final[int]
 
 @final
+class DroppedReference:
+    chain: Final[list[object]]
+    held: Final[object]
+    bytes: Final[int]
+
+@final
 class Examination:
     held: Final[list[HeldObject]]
     rest: Final[RetainedSize]
@@ -185,20 +191,6 @@ class Ladder:
     SHUTDOWN: ClassVar[Ladder]
     GRADUAL: ClassVar[Ladder]
     def __int__(self) -> int: ...
-
-@final
-class Lead:
-    chain: Final[list[object]]
-    held: Final[object]
-    bytes: Final[int]
-
-@final
-class Leads:
-    drops: Final[list[Lead]]
-    freed_bytes: Final[int]
-    tensors: Final[list[object]]
-    stays: Final[list[object]]
-    path: Final[HeapPath | None]
 
 @final
 class Ledger:
@@ -445,6 +437,14 @@ class Shown:
     device_id: Final[int]
 
 @final
+class ShutdownPlan:
+    drops: Final[list[DroppedReference]]
+    freed_bytes: Final[int]
+    tensors: Final[list[object]]
+    stays: Final[list[object]]
+    path: Final[HeapPath | None]
+
+@final
 class StageReport:
     name: Final[str]
     own_peak_bytes: Final[int]
@@ -564,13 +564,6 @@ def frozen_mortals(count: int, member: object) -> int: ...
 def hook_lists(known: list[tuple[object, object]]) -> list[int]: ...
 def is_frozen(interpreter: type, object: object) -> bool: ...
 def kept_by(object: object, threads: list[int], code: int) -> int | str | None: ...
-def leads_to(
-    question: _Question,
-    owners: list[list[object]],
-    only: list[set[int] | None],
-    configurations: list[int],
-    namespaces: list[type],
-) -> Leads: ...
 def led_to(
     roots: list[object], wanted: list[type], not_through: list[type], most: int
 ) -> list[object]: ...
@@ -585,6 +578,13 @@ def nvml_usage(uuid: str) -> NvmlUsage: ...
 def objects_of_type(interpreter: type, class_: type[_T], tried: list[object]) -> list[_T]: ...
 def parse_bytes(value: str | int) -> int: ...
 def parse_seconds(value: str | float) -> float: ...
+def plan_shutdown(
+    question: _Question,
+    owners: list[list[object]],
+    only: list[set[int] | None],
+    configurations: list[int],
+    namespaces: list[type],
+) -> ShutdownPlan: ...
 def position(holder: object, held: object, start: int) -> int | None: ...
 def printable(text: str) -> str: ...
 def process_memory() -> ProcessMemory: ...

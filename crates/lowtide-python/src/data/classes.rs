@@ -1,15 +1,17 @@
 //! Macros for classes of Python: each getter and each variant is told once.
 
-/// Defines a `pyclass` around a value of lowtide: a getter for each field, then further methods.
+/// Defines a class of Python around a value of lowtide: a getter for each field, `__eq__` if that is asked for, then
+/// further methods.
 macro_rules! wrapper {
     (
         $(#[$($class:tt)*])*
-        $name:ident($inner:ty) {
+        $name:ident($inner:ty)$(, $eq:ident)? {
             $($(#[$($doc:tt)*])* $field:ident: $type:ty = |$it:ident| $value:expr;)*
         }
         $($method:tt)*
     ) => {
         $(#[$($class)*])*
+        #[pyo3::pyclass(frozen, module = "lowtide._native")]
         pub(crate) struct $name(pub(crate) $inner);
 
         #[pyo3::pymethods]
@@ -22,6 +24,12 @@ macro_rules! wrapper {
                     $value
                 }
             )*
+
+            $(
+                fn $eq(&self, other: &$name) -> bool {
+                    self.0 == other.0
+                }
+            )?
 
             $($method)*
         }

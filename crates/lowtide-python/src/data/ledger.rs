@@ -28,9 +28,7 @@ mirror! {
 
 wrapper! {
     /// One line of the ledger.
-    #[pyclass(frozen, eq, module = "lowtide._native")]
-    #[derive(PartialEq)]
-    LedgerLine(lowtide::release::LedgerLine) {
+    LedgerLine(lowtide::release::LedgerLine), __eq__ {
         /// The category.
         kind: LedgerKind = |it| it.kind.into();
         /// The owner, library or process.
@@ -52,7 +50,6 @@ wrapper! {
 
 wrapper! {
     /// A breakdown of all device memory in use. It adds up to the driver's number.
-    #[pyclass(frozen, module = "lowtide._native")]
     Ledger(lowtide::release::Ledger) {
         /// The device.
         device: String = |it| it.device.to_string();

@@ -14,7 +14,6 @@ wrapper! {
     /// The result of a release, with the driver's numbers before and after.
     ///
     /// Printing it shows the verdict, what is left and what to do; `detailed()` adds every rung.
-    #[pyclass(frozen, module = "lowtide._native")]
     Receipt(lowtide::release::Receipt) {
         /// The name of the release.
         name: &str = |it| &it.name;
@@ -125,7 +124,6 @@ pub(crate) fn empty_receipt(name: &str) -> Receipt {
 
 wrapper! {
     /// The numbers of the device and of the allocators at one moment.
-    #[pyclass(frozen, module = "lowtide._native")]
     Reading(lowtide::release::Reading) {
         /// Memory in use on the device by all processes, as the driver reports it.
         driver_bytes: Option<u64> = |it| it.driver.map(number);
@@ -156,7 +154,6 @@ wrapper! {
 
 wrapper! {
     /// The receipt of one rung in one attempt.
-    #[pyclass(frozen, module = "lowtide._native")]
     RungReceipt(lowtide::release::RungReceipt) {
         /// The name of the rung.
         rung: &str = |it| it.rung.as_str();
@@ -210,7 +207,6 @@ fn number(bytes: Bytes) -> u64 {
 
 wrapper! {
     /// What came back to the device before a task began: models, sessions.
-    #[pyclass(frozen, module = "lowtide._native")]
     Restored(lowtide::release::Restored) {
         /// Each model and session, with its size if that is known.
         touched: Vec<Touch> = |it| it.touched.iter().cloned().map(Touch).collect();

@@ -44,9 +44,7 @@ impl AllocatorCounts {
 
 wrapper! {
     /// What a release said it would free.
-    #[pyclass(frozen, eq, module = "lowtide._native")]
-    #[derive(PartialEq)]
-    Claim(lowtide::release::Claim) {
+    Claim(lowtide::release::Claim), __eq__ {
         /// The memory that it counts: `owned`, `cached`, `level` or `target`.
         basis: &'static str = |it| it.basis.as_str();
         /// Its size when the release started.
@@ -77,9 +75,7 @@ impl ProcessUsage {
 
 wrapper! {
     /// Something that a rung touched, with its size if that is known.
-    #[pyclass(frozen, eq, module = "lowtide._native")]
-    #[derive(PartialEq)]
-    Touch(lowtide::release::Touch) {
+    Touch(lowtide::release::Touch), __eq__ {
         /// The name of it, for people.
         what: &str = |it| &it.what;
         /// Its size, if it is known.
@@ -101,9 +97,8 @@ wrapper! {
 
 wrapper! {
     /// A reference that keeps memory alive.
-    #[pyclass(frozen, eq, module = "lowtide._native")]
-    #[derive(Clone, PartialEq)]
-    Holder(lowtide::release::Holder) {
+    #[derive(Clone)]
+    Holder(lowtide::release::Holder), __eq__ {
         /// The path to the reference.
         path: &str = |it| &it.path;
         /// The type of the object that it keeps alive.

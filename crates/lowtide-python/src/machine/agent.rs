@@ -21,7 +21,6 @@ create_exception!(
 
 wrapper! {
     /// What this process has on its devices, as its agent says.
-    #[pyclass(frozen, module = "lowtide._native")]
     AgentStatus(Status) {
         /// Whether its memory is off the devices.
         is_asleep: bool = |it| it.is_asleep;

@@ -58,9 +58,7 @@ impl Gate {
 
 wrapper! {
     /// The state of a gate.
-    #[pyclass(frozen, eq, module = "lowtide._native")]
-    #[derive(PartialEq)]
-    GateState(lowtide::release::GateState) {
+    GateState(lowtide::release::GateState), __eq__ {
         /// Whether work may enter.
         open: bool = |it| it.open;
         /// The number of active passes.

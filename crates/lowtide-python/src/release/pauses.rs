@@ -22,9 +22,7 @@ create_exception!(
 
 wrapper! {
     /// The change of reserved memory over the resumes.
-    #[pyclass(frozen, eq, module = "lowtide._native")]
-    #[derive(PartialEq)]
-    Trend(lowtide::release::Trend) {
+    Trend(lowtide::release::Trend), __eq__ {
         /// The growth with each update.
         per_update_bytes: i64 = |it| it.per_update_bytes;
         /// The number of readings.
@@ -41,7 +39,6 @@ wrapper! {
 
 wrapper! {
     /// A warning that reserved memory grows with every update.
-    #[pyclass(frozen, module = "lowtide._native")]
     TrendWarning(lowtide::release::TrendWarning) {
         /// The memory that each update adds.
         per_update_bytes: u64 = |it| it.per_update.0;

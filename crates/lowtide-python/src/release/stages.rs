@@ -165,7 +165,6 @@ impl Opened {
 
 wrapper! {
     /// The report of one stage: the memory that it used and that its end freed.
-    #[pyclass(frozen, module = "lowtide._native")]
     StageReport(lowtide::release::StageReport) {
         /// The name of the stage.
         name: &str = |it| &it.name;
@@ -182,7 +181,6 @@ wrapper! {
 
 wrapper! {
     /// The report of a sequence of stages.
-    #[pyclass(frozen, module = "lowtide._native")]
     StagesReport(lowtide::release::StagesReport) {
         /// The stages in order.
         stages: Vec<StageReport> = |it| it.stages.iter().cloned().map(StageReport).collect();

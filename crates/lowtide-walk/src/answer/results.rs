@@ -34,8 +34,8 @@ traversed! {
     DeadCycle: head;
     NativeObject: object;
     Examination: held, dead, native;
-    Lead: chain, held;
-    Leads: drops, tensors, stays, path;
+    DroppedReference: chain, held;
+    ShutdownPlan: drops, tensors, stays, path;
 }
 
 /// The heap with its analysis, from which results for Python are made.
@@ -225,7 +225,7 @@ pub struct Examination {
 
 /// A reference that a shutdown drops.
 #[pyclass(frozen, get_all, module = "lowtide._native")]
-pub struct Lead {
+pub struct DroppedReference {
     /// The objects from one that is shut down to the one that has the reference.
     pub(crate) chain: Py<PyList>,
     /// The object that the reference leads to.
@@ -236,7 +236,7 @@ pub struct Lead {
 
 /// What a shutdown of some objects drops, and what stays.
 #[pyclass(frozen, get_all, module = "lowtide._native")]
-pub struct Leads {
+pub struct ShutdownPlan {
     /// The references, wrappers first.
     pub(crate) drops: Py<PyList>,
     /// The bytes that are freed when all of them are cut.

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 use crate::answer::dropped_references::{DropSearch, Dropped, DroppedReferences, Owners, reached};
-use crate::answer::results::{Analysed, Lead, Leads};
+use crate::answer::results::{Analysed, DroppedReference, ShutdownPlan};
 use crate::ask::kind::Kind;
 use crate::memory::heap::Heap;
 use crate::memory::nodes;
@@ -24,13 +24,13 @@ use crate::start::question::Question;
 /// `SimpleNamespace`.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "Python gives lists")]
-pub fn leads_to<'py>(
+pub fn plan_shutdown<'py>(
     question: &Bound<'py, PyAny>,
     owners: Vec<Vec<Bound<'py, PyAny>>>,
     only: Vec<Option<HashSet<usize>>>,
     configurations: Vec<usize>,
     namespaces: Vec<Bound<'py, PyType>>,
-) -> PyResult<Leads> {
+) -> PyResult<ShutdownPlan> {
     let py = question.py();
     let (question, mut types) = Question::new(question)?;
     let heap = nodes::take(py, &question, &mut types)?;
@@ -49,7 +49,7 @@ pub fn leads_to<'py>(
     let drops = order.iter().map(|at| {
         let Dropped { edge, holder, .. } = &dropped[*at];
         let chain = found.objects(chain(*holder, &found_in, &owners))?;
-        Py::new(py, Lead { chain, held: found.object(edge.to), bytes: bytes[*at].0 })
+        Py::new(py, DroppedReference { chain, held: found.object(edge.to), bytes: bytes[*at].0 })
     });
     let drops = found.list(drops.collect::<PyResult<_>>()?)?;
     let cut: Vec<Edge> = dropped.iter().map(|one| one.edge).collect();
@@ -57,7 +57,7 @@ pub fn leads_to<'py>(
     let tensors = tensors(&heap, &owners, &dropped, own, kept);
     let stays = |node: &Node| !lost.contains(node) && analysis.is_reached(*node);
     let path = heap.targets.first().and_then(|target| analysis.path(*target));
-    Ok(Leads {
+    Ok(ShutdownPlan {
         drops,
         freed_bytes: analysis.freed_by(&cut).bytes.0 + dead_bytes(&heap, &analysis, &ways),
         stays: found.objects(tensors.iter().copied().filter(stays))?,

@@ -3,7 +3,7 @@
 It drops references that lead to device memory: attributes and parts of the object itself, and entries
 of containers that it reaches. What only those references reach is freed with them. What somebody else
 holds too stays as it is, and is named; of a shared object such as a configuration only entries of
-containers go, never an attribute. `descent.rs` of lowtide-walk has the rules.
+containers go, never an attribute. `answer/dropped_references.rs` of lowtide-walk has the rules.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from types import SimpleNamespace
 
-from .._native import HeapPath, Lead, leads_to
+from .._native import DroppedReference, HeapPath, plan_shutdown
 from .._runtime.torch import torch
 from .._why.alone import EXAMINING
 from .._why.naming.path import NamedPath
@@ -97,7 +97,7 @@ def _plan(owners: list[object], named: Mapping[int, tuple[str, ...]]) -> Plan:
     places = [_places(one) for one in owners]
     question = Question(owners)
     only = [_values(one, named[id(one)]) if id(one) in named else None for one in owners]
-    found = leads_to(question, places, only, _configurations(owners[0]), _namespaces())
+    found = plan_shutdown(question, places, only, _configurations(owners[0]), _namespaces())
     del question, places
     made = Plan(_name(found.path, owners[0]))
     made.freed_bytes = found.freed_bytes
@@ -115,7 +115,7 @@ def _plan(owners: list[object], named: Mapping[int, tuple[str, ...]]) -> Plan:
 
 
 def _steps(
-    drops: list[Lead], names: dict[int, str], undo: list[Callable[[], bool]]
+    drops: list[DroppedReference], names: dict[int, str], undo: list[Callable[[], bool]]
 ) -> list[PlanStep]:
     """Returns a step for each attribute, and one for all entries of a container."""
     steps: list[PlanStep] = []
