@@ -41,6 +41,11 @@ impl Progress {
         Progress { bar }
     }
 
+    /// Returns a bar that nobody sees.
+    pub fn hidden() -> Progress {
+        Progress { bar: ProgressBar::hidden() }
+    }
+
     /// Plans so many bytes in all.
     pub fn plan(&self, planned: Bytes) {
         self.bar.set_length(planned.0);

@@ -11,6 +11,8 @@ use lowtide::device::{Bytes, Device, Stream};
 use lowtide::pool::{Block, Pool, Tag};
 use lowtide_device::HostMemory;
 
+use crate::text::progress::Progress;
+
 const REGION: u64 = 4 << 20;
 /// The size of the largest copy.
 const PIECE: u64 = REGION / 2;
@@ -30,6 +32,8 @@ pub(super) struct Content {
     read_back: Arc<HostMemory>,
     /// The next seed: no two blocks get the same bytes.
     seed: AtomicU64,
+    /// Counts the bytes that were filled and compared.
+    pub(super) progress: Progress,
 }
 
 /// A block and the seed of its content.
@@ -65,7 +69,7 @@ fn pieces(size: Bytes, seed: u64) -> impl Iterator<Item = Piece> {
 }
 
 impl Content {
-    pub(super) fn new(device: &Device) -> anyhow::Result<Content> {
+    pub(super) fn new(device: &Device, progress: Progress) -> anyhow::Result<Content> {
         let pattern = device.host_memory(Bytes(REGION))?;
         let mut words = Vec::with_capacity(REGION as usize);
         for number in 1..=REGION / 8 {
@@ -74,7 +78,7 @@ impl Content {
         pattern.write(Bytes::ZERO, &words)?;
         let read_back = device.host_memory(Bytes(PIECE))?;
         let (stream, seed) = (device.stream()?, AtomicU64::new(0));
-        Ok(Content { stream, pattern, words, read_back, seed })
+        Ok(Content { stream, pattern, words, read_back, seed, progress })
     }
 
     /// Allocates `size` in so many blocks, and fills them.
@@ -102,17 +106,14 @@ impl Content {
         for Piece { from, offset, size } in pieces(filled.block.size(), filled.seed) {
             self.stream.copy_in((&self.pattern, from), (&reservation, at + offset), size)?;
         }
+        self.progress.add(filled.block.size());
         Ok(self.stream.synchronize()?)
     }
 
     /// Compares every byte of these blocks with what they were filled with.
     pub(super) fn is_right(&self, pool: &Pool, loaded: &Loaded) -> anyhow::Result<bool> {
-        for filled in &loaded.blocks {
-            if !self.holds(pool, filled)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        let mut blocks = loaded.blocks.iter().map(|filled| self.holds(pool, filled));
+        blocks.try_fold(true, |is_right, holds| Ok(is_right && holds?))
     }
 
     /// Compares every byte of a block with what it was filled with.
@@ -129,6 +130,7 @@ impl Content {
                 return Ok(false);
             }
         }
+        self.progress.add(filled.block.size());
         Ok(true)
     }
 }
@@ -143,7 +145,7 @@ mod tests {
         let budget = Some(Bytes::mib(64));
         let device = Device::host(HostOptions { budget, ..HostOptions::default() }).unwrap();
         let pool = Pool::new(&device).unwrap();
-        let content = Content::new(&device).unwrap();
+        let content = Content::new(&device, Progress::hidden()).unwrap();
         let mut loaded = content.load(&pool, Tag::default(), Bytes::mib(30), 3).unwrap();
         assert_eq!(loaded.bytes(), Bytes::mib(30));
         assert!(content.is_right(&pool, &loaded).unwrap());

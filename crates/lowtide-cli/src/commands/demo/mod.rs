@@ -4,17 +4,14 @@
 //! Both ways use the same pool on the same device; what the usual way lacks is the release. Each
 //! scenario checks its results against the device's own numbers, and is proved if every check passes.
 
-mod away;
 mod between;
 mod content;
 mod idle;
-mod report;
-mod samples;
 mod scenario;
 mod setup;
 mod shutdown;
-mod sizes;
 mod stages;
+mod suspended;
 mod updates;
 mod watch;
 
@@ -26,47 +23,84 @@ use serde::Serialize;
 
 use self::scenario::Scenario;
 use self::setup::Setup;
-use crate::arguments::devices;
-use crate::arguments::numbers;
+use crate::arguments::{devices, numbers};
 use crate::program::ending::Ending;
-use crate::text::page;
+use crate::text::page::{self, Page};
 
 /// A scenario of the demo.
 struct Entry {
+    name: &'static str,
     /// The subject of the scenario, in a line.
     about: &'static str,
+    /// The work the usual way and with lowtide, in a line each.
+    how: [&'static str; 2],
     /// Returns the bytes that it fills and compares.
     planned: fn(&Setup) -> Bytes,
-    run: fn(&Setup) -> anyhow::Result<Scenario>,
+    run: fn(&Setup, &mut Scenario) -> anyhow::Result<()>,
 }
 
 const SCENARIOS: [Entry; 5] = [
     Entry {
+        name: "stages",
         about: "four models in one process, one after another",
+        how: [
+            "a pipeline keeps every model that it has loaded",
+            "each model is torn down, with a receipt, before the next one loads",
+        ],
         planned: stages::planned,
         run: stages::run,
     },
     Entry {
+        name: "between tasks",
         about: "a model is evaluated on three tasks with large temporary buffers",
+        how: [
+            "buffers are dropped after each task, and stay cached",
+            "after each task: collect, then trim",
+        ],
         planned: between::planned,
         run: between::run,
     },
     Entry {
+        name: "shutdown",
         about: "a runner is shut down while an unregistered wrapper holds its weights",
+        how: [
+            "the model is dropped and the allocator's cache emptied; a wrapper still refers to the weights",
+            "wrappers are dropped first; remaining holders are named; the runner is kept",
+        ],
         planned: shutdown::planned,
         run: shutdown::run,
     },
     Entry {
+        name: "idle",
         about: "a server works, is idle for a while, and works again",
+        how: [
+            "an idle server keeps all its memory",
+            "after a short idle time the weights sleep and the cache is discarded",
+        ],
         planned: idle::planned,
         run: idle::run,
     },
     Entry {
+        name: "updates",
         about: "200 weight updates, with a worker paused in place at each",
+        how: [
+            "pause, update, resume; cached memory stays",
+            "the same pauses; cached memory is freed before the gate opens",
+        ],
         planned: updates::planned,
         run: updates::run,
     },
 ];
+
+impl Entry {
+    fn play(&self, setup: &Setup) -> anyhow::Result<Scenario> {
+        let (began, mut scenario) = (Instant::now(), Scenario::new(self.name, self.how));
+        (self.run)(setup, &mut scenario)?;
+        scenario.judge();
+        scenario.took_s = began.elapsed().as_secs_f64();
+        Ok(scenario)
+    }
+}
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Five scenarios, each first the usual way and then with lowtide:\n  \
@@ -118,18 +152,18 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     let began = Instant::now();
     let id = options.device.unwrap_or_else(devices::best);
     let setup = Setup::open(id, options.divide, Duration::from_millis(options.hold), options.json)?;
-    setup.progress.plan(SCENARIOS.iter().map(|entry| (entry.planned)(&setup)).sum());
+    let progress = &setup.content.progress;
+    progress.plan(SCENARIOS.iter().map(|entry| (entry.planned)(&setup)).sum());
     if !options.json {
-        setup.progress.suspend(|| opening(&setup).print())?;
+        progress.suspend(|| opening(&setup).print())?;
     }
     let mut scenarios = Vec::new();
-    for (Entry { about, run, .. }, number) in SCENARIOS.into_iter().zip(1..) {
-        let began = Instant::now();
-        let mut scenario = run(&setup).with_context(|| format!("scenario {number}, {about}"))?;
-        scenario.took_s = began.elapsed().as_secs_f64();
+    for (entry, number) in SCENARIOS.iter().zip(1..) {
+        let played = entry.play(&setup);
+        let scenario = played.with_context(|| format!("scenario {number}, {}", entry.about))?;
         if !options.json {
-            let text = || report::scenario(&scenario, number, about, options.rungs).print();
-            setup.progress.suspend(text)?;
+            let text = || scenario.text(number, entry.about, options.rungs).print();
+            progress.suspend(text)?;
         }
         scenarios.push(scenario);
     }
@@ -139,7 +173,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
         source: setup.device.usage()?.source,
         counts: if setup.counts_own { "own" } else { "everybody" },
         floor_bytes: setup.floor.bytes,
-        unit_bytes: setup.unit.times(1),
+        unit_bytes: setup.unit,
         hold_ms: options.hold,
         took_s: began.elapsed().as_secs_f64(),
         proved: scenarios.iter().all(Scenario::is_proved),
@@ -148,40 +182,38 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     drop(setup);
     if options.json { page::print_json(&report) } else { closing(&report).print() }?;
     if report.proved {
-        Ok(Ending::Proved)
-    } else {
-        Ok(Ending::NotProved { what: failed_checks(&report.scenarios) })
+        return Ok(Ending::Proved);
     }
+    let failed = report.scenarios.iter().flat_map(Scenario::failures);
+    Ok(Ending::NotProved { what: failed.collect::<Vec<_>>().join("; ") })
 }
 
-fn opening(setup: &Setup) -> page::Page {
-    let info = setup.device.info();
-    let mut page = page::Page::default();
+fn opening(setup: &Setup) -> Page {
+    let (info, floor) = (setup.device.info(), &setup.floor);
+    let mut page = Page::default();
     page.title(&info.id.to_string(), &info.name);
-    page.row("uses at most", &setup.unit.budget().to_string());
-    match (setup.floor.bytes, &setup.floor.reason) {
-        (Some(floor), _) => page.row("floor", &floor.to_string()),
-        (None, reason) => page.row("floor", reason.as_deref().unwrap_or("unknown")),
-    }
+    page.row("uses at most", &setup::budget(setup.unit).to_string());
+    page.row("floor", &floor.bytes.map_or_else(|| floor.reason.clone(), |it| it.to_string()));
     page.blank();
     page
 }
 
-fn closing(report: &DemoReport) -> page::Page {
-    let mut page = report::table(&report.scenarios);
+fn closing(report: &DemoReport) -> Page {
+    let mut page = Page::default();
+    let mut row = |name: &str, [one, two, three, four]: [String; 4], verdict: &str| {
+        page.line(&format!("{name:<13}{one:>14}{two:>13}{three:>15}{four:>13}  {verdict}"));
+    };
+    let heads = ["today: peak", "left", "lowtide: peak", "left"];
+    row("scenario", heads.map(str::to_owned), "verdict");
+    for Scenario { name, today, with, verdict, .. } in &report.scenarios {
+        let bytes = [today.peak_bytes, today.after_bytes, with.peak_bytes, with.after_bytes];
+        row(name, bytes.map(|bytes| bytes.to_string()), &verdict.to_string());
+    }
     page.blank();
     let proved = report.scenarios.iter().filter(|scenario| scenario.is_proved()).count();
     let (count, seconds) = (report.scenarios.len(), report.took_s);
     page.line(&format!("{proved} of {count} scenarios proved in {seconds:.1} s"));
     page
-}
-
-fn failed_checks(scenarios: &[Scenario]) -> String {
-    let failed = scenarios.iter().flat_map(|scenario| {
-        let (name, verdict) = (scenario.name, scenario.verdict);
-        scenario.failed_checks().map(move |what| format!("{name} ({verdict}): {what}"))
-    });
-    failed.collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]
@@ -191,11 +223,11 @@ mod tests {
     #[test]
     fn the_bytes_done_are_the_bytes_planned() {
         let setup = Setup::open(DeviceId::Host, 8, Duration::ZERO, false).unwrap();
-        for Entry { about, planned, run } in SCENARIOS {
-            let (before, _) = setup.progress.counted();
-            assert!(run(&setup).unwrap().is_proved(), "{about}");
-            let (after, _) = setup.progress.counted();
-            assert_eq!(after - before, planned(&setup), "{about}");
+        for entry in SCENARIOS {
+            let (before, _) = setup.content.progress.counted();
+            assert!(entry.play(&setup).unwrap().is_proved(), "{}", entry.about);
+            let (after, _) = setup.content.progress.counted();
+            assert_eq!(after - before, (entry.planned)(&setup), "{}", entry.about);
         }
     }
 }

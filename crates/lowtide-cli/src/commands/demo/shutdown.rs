@@ -5,91 +5,83 @@ use std::sync::Arc;
 
 use lowtide::device::Bytes;
 use lowtide::pool::{Pool, SleepPolicy};
-use lowtide::release::{Lent, Owned, Plan, Receipt, Releaser, Verdict};
+use lowtide::release::{Lent, Owned, Releaser, Verdict};
 
 use super::content::Loaded;
-use super::samples;
 use super::scenario::Scenario;
 use super::setup::Setup;
-use super::sizes::RUNNER;
-use super::watch::{Observed, Watch, Way};
+use super::watch::{Watch, Way};
 
+/// A runner's model, its cache, and the buffers of a registered wrapper, in units.
+pub(super) const RUNNER: [u64; 3] = [8, 4, 1];
 const LAYERS: u64 = 4;
 /// The unregistered wrapper: hooks on two layers, each of which refers to the whole model.
 const HOOKS: usize = 2;
 const HOLDER: &str = "profiler.hooks";
 const HELD: &str = "runner.model";
 
-/// Returns the bytes that are filled.
+/// Both ways fill everything.
 pub(super) fn planned(setup: &Setup) -> Bytes {
-    setup.unit.times(RUNNER.iter().sum::<u64>() * 2)
+    setup.units(RUNNER.iter().sum::<u64>() * 2)
 }
 
-pub(super) fn run(setup: &Setup) -> anyhow::Result<Scenario> {
-    let (today, samples_today) = samples::take(setup, Way::Today, || today(setup))?;
-    let (down, samples) = samples::take(setup, Way::Lowtide, || with_lowtide(setup))?;
-    let Down { observed, start, plan, pinned, freed, kept } = down;
+pub(super) fn run(setup: &Setup, scenario: &mut Scenario) -> anyhow::Result<()> {
+    scenario.play(setup, Way::Today, |_| {
+        setup.say("shutdown, today".to_owned());
+        let (pool, _) = setup.pool()?;
+        let [model, _cache, _buffers] = load(setup, &pool)?;
+        let model = Arc::new(model);
+        let _profiler = model.clone();
+        let watch = Watch::begin(setup, Way::Today)?;
+        drop(model);
+        pool.trim(Bytes::ZERO)?;
+        watch.end()
+    })?;
+    let (start, mut is_kept) = (setup.settled()?, false);
+    scenario.play(setup, Way::Lowtide, |scenario| {
+        setup.say("shutdown, with lowtide".to_owned());
+        let (pool, releaser) = setup.pool()?;
+        let runner = Runner::start(setup, &pool, &releaser)?;
+        let profiler: Vec<_> = (0..HOOKS).filter_map(|_| runner.model.lend(HOLDER)).collect();
+        let mut watch = Watch::begin(setup, Way::Lowtide)?;
+        scenario.plan = releaser.owners().plan().steps;
+        scenario.receipts.push(releaser.shutdown());
+        watch.hold("pinned")?;
+        drop(profiler);
+        scenario.receipts.push(releaser.shutdown());
+        is_kept = runner.is_empty();
+        watch.end()
+    })?;
 
-    let needed = start + RUNNER.iter().map(|units| setup.unit.times(*units)).sum();
-    let mut scenario = Scenario::new(
-        "shutdown",
-        (
-            "the model is dropped and the allocator's cache emptied; a wrapper still refers to the weights",
-            today,
-            samples_today,
-        ),
-        (
-            "wrappers are dropped first; remaining holders are named; the runner is kept",
-            observed,
-            samples,
-        ),
-        needed,
-    );
     let stays = scenario.today.after_bytes;
     scenario.check(
         setup.same(stays, scenario.today.before_bytes),
         format!("today {stays} stay in use, as if nothing had been dropped"),
     );
-    scenario.check_peak(setup, LAYERS + RUNNER.len() as u64, "model, cache and buffers");
-    let order: Vec<&str> = plan.steps.iter().map(|step| step.name.as_str()).collect();
-    let place = |name| order.iter().position(|step| *step == name);
-    let first = place("runner.pooling").is_some_and(|wrapper| Some(wrapper) < place(HELD));
-    scenario
-        .check(first, format!("wrappers are dropped before what they wrap: {}", order.join(", ")));
-    let named =
-        pinned.holders.iter().any(|it| it.path == HOLDER && it.holds == HELD && it.count == HOOKS);
+    let (needed, blocks) = (start + setup.units(RUNNER.iter().sum()), LAYERS + 3);
+    scenario.check_peak(setup, needed, blocks, "model, cache and buffers");
+    let order: Vec<&str> = scenario.plan.iter().map(|step| step.name.as_str()).collect();
+    let position = |name| order.iter().position(|step| *step == name);
+    let first = position("runner.pooling").is_some_and(|wrapper| Some(wrapper) < position(HELD));
+    let what = format!("wrappers are dropped before what they wrap: {}", order.join(", "));
+    scenario.check(first, what);
+    let [pinned, freed] = &scenario.receipts[..] else { unreachable!("two shutdowns") };
+    let named = match pinned.holders.as_slice() {
+        [one] => one.path == HOLDER && one.holds == HELD && one.count == HOOKS,
+        _ => false,
+    };
+    let is_pinned = named && pinned.verdict == Verdict::Pinned;
+    let is_freed = freed.verdict == Verdict::Released && freed.holders.is_empty();
+    scenario.holders.clone_from(&pinned.holders);
     scenario.check(
-        named && pinned.holders.len() == 1 && pinned.verdict == Verdict::Pinned,
+        is_pinned,
         format!("the first receipt says pinned: {HOLDER} holds {HELD} with {HOOKS} references"),
     );
-    scenario.check(
-        freed.verdict == Verdict::Released && freed.holders.is_empty(),
-        format!("once {HOLDER} has let go, the second receipt says released"),
-    );
-    scenario.check(kept, "the runner is kept, and empty");
+    let what = format!("once {HOLDER} has let go, the second receipt says released");
+    scenario.check(is_freed, what);
+    scenario.check(is_kept, "the runner is kept, and empty");
     scenario.check_after(setup, start, "as before the runner was created");
-    scenario.holders.clone_from(&pinned.holders);
-    scenario.plan = plan.steps;
-    scenario.receipts = vec![pinned, freed];
-    Ok(scenario.judged())
-}
-
-fn today(setup: &Setup) -> anyhow::Result<Observed> {
-    struct Runner {
-        model: Option<Arc<Loaded>>,
-        _others: [Loaded; 2],
-    }
-    setup.say("shutdown, today");
-    let pool = setup.pool()?;
-    let [model, others @ ..] = load(setup, &pool)?;
-    let mut runner = Runner { model: Some(Arc::new(model)), _others: others };
-    let profiler = runner.model.clone();
-    let watch = Watch::begin(setup, Way::Today)?;
-    runner.model = None;
-    pool.trim(Bytes::ZERO)?;
-    let observed = watch.end();
-    drop((profiler, runner));
-    observed
+    Ok(())
 }
 
 struct Runner {
@@ -125,42 +117,14 @@ impl Runner {
     }
 }
 
-struct Down {
-    observed: Observed,
-    /// The memory in use before the runner was created.
-    start: Bytes,
-    plan: Plan,
-    pinned: Receipt,
-    freed: Receipt,
-    /// True if the runner still exists, and is empty.
-    kept: bool,
-}
-
-fn with_lowtide(setup: &Setup) -> anyhow::Result<Down> {
-    setup.say("shutdown, with lowtide");
-    let start = setup.settled()?;
-    let pool = setup.pool()?;
-    let releaser = setup.releaser(&pool);
-    let runner = Runner::start(setup, &pool, &releaser)?;
-    let profiler: Vec<_> = (0..HOOKS).filter_map(|_| runner.model.lend(HOLDER)).collect();
-    let mut watch = Watch::begin(setup, Way::Lowtide)?;
-    let plan = releaser.owners().plan();
-    let pinned = releaser.shutdown();
-    watch.hold("pinned")?;
-    drop(profiler);
-    let freed = releaser.shutdown();
-    let observed = watch.end()?;
-    Ok(Down { observed, start, plan, pinned, freed, kept: runner.is_empty() })
-}
-
 // Loads the model, its cache, and the buffers of a wrapper.
 fn load(setup: &Setup, pool: &Pool) -> anyhow::Result<[Loaded; 3]> {
     let weights = pool.tag("weights", SleepPolicy::Offload)?;
     let cache = pool.tag("cache", SleepPolicy::Discard)?;
-    let [model, keys, buffers] = RUNNER.map(|units| setup.unit.times(units));
+    let [model, keys, buffers] = RUNNER.map(|units| setup.units(units));
     Ok([
-        setup.load(pool, weights, model, LAYERS)?,
-        setup.load(pool, cache, keys, 1)?,
-        setup.load(pool, weights, buffers, 1)?,
+        setup.content.load(pool, weights, model, LAYERS)?,
+        setup.content.load(pool, cache, keys, 1)?,
+        setup.content.load(pool, weights, buffers, 1)?,
     ])
 }

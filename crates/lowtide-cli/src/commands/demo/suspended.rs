@@ -9,7 +9,6 @@ use lowtide_proto::helper::{
 };
 use serde::Serialize;
 
-use super::setup::Setup;
 use crate::commands::suspend_trial::{OwnHelper, refused};
 use crate::text::page;
 
@@ -17,29 +16,33 @@ use crate::text::page;
 const LIMIT_MS: u64 = 60_000;
 
 /// The idle server suspended, or the reason why that is not shown.
-#[derive(Serialize)]
-pub(super) struct Away {
+#[derive(Default, Serialize)]
+pub(super) struct Suspension {
     /// The device memory of this process before it was suspended.
-    pub(super) before_bytes: Option<Bytes>,
+    before_bytes: Option<Bytes>,
     /// The same while it was suspended.
     pub(super) after_bytes: Option<Bytes>,
     /// The time that the driver took to take it off the device.
-    pub(super) out_s: Option<f64>,
+    out_s: Option<f64>,
     /// The time that the driver took to bring it back.
-    pub(super) back_s: Option<f64>,
+    back_s: Option<f64>,
     /// The reason why it is not shown.
-    pub(super) why_not: Option<String>,
+    why_not: Option<String>,
 }
 
-impl Away {
-    fn not(why: String) -> Away {
-        Away {
-            before_bytes: None,
-            after_bytes: None,
-            out_s: None,
-            back_s: None,
-            why_not: Some(why),
+impl Suspension {
+    /// Suspends this process, whose memory sleeps, and brings it back.
+    pub(super) fn try_out(id: DeviceId) -> Suspension {
+        if !matches!(id, DeviceId::Cuda(_)) {
+            return Suspension::not(
+                "on a GPU the server would leave the device, context and all; host memory stays with its process",
+            );
         }
+        go_and_return().unwrap_or_else(|error| Suspension::not(format!("{error:#}")))
+    }
+
+    fn not(why: impl Into<String>) -> Suspension {
+        Suspension { why_not: Some(why.into()), ..Suspension::default() }
     }
 
     /// Returns it in words.
@@ -54,46 +57,38 @@ impl Away {
     }
 }
 
-/// Suspends this process, whose memory sleeps, and brings it back.
-pub(super) fn go(setup: &Setup) -> Away {
-    if !matches!(setup.device.id(), DeviceId::Cuda(_)) {
-        let why = "on a GPU the server would leave the device, context and all; host memory stays \
-                   with its process";
-        return Away::not(why.to_owned());
-    }
-    go_and_return().unwrap_or_else(|error| Away::not(format!("{error:#}")))
-}
-
-fn go_and_return() -> anyhow::Result<Away> {
+fn go_and_return() -> anyhow::Result<Suspension> {
     let Some(own) = OwnHelper::new("demo")? else {
-        return Ok(Away::not("the helper is not installed beside this program".to_owned()));
+        return Ok(Suspension::not("the helper is not installed beside this program"));
     };
     let (mut connection, target) = (own.helper.connect()?, Target::of(std::process::id())?);
     let (lock_limit_ms, limit_ms, force, is_alone) = (LIMIT_MS, LIMIT_MS, false, false);
     let ask = Suspend { target, lock_limit_ms, limit_ms, force, is_alone };
-    let Suspended { steps, devices, verdict, .. } = match connection.ask(Ask::Suspend(ask)) {
-        Ok(Answer::Suspended(suspended)) => suspended,
-        Ok(answer @ Answer::Refused { .. }) => return refused(answer),
-        // Nobody knows whether it is suspended.
-        _ => return Ok(Away::not(come_back(&mut connection, target).1)),
-    };
-    let (back_s, _) = come_back(&mut connection, target);
-    let before = devices.iter().map(|device| device.process_before).sum();
-    let after = devices.iter().map(|device| device.process_after).sum();
-    if verdict != Verdict::Released {
-        return Ok(Away::not(format!("the driver does not report processes here ({verdict})")));
+    let answer = connection.ask(Ask::Suspend(ask));
+    if let Ok(answer @ Answer::Refused { .. }) = answer {
+        return refused(answer);
     }
+    // Without an answer nobody knows whether it is suspended.
+    let back_s = Some(come_back(&mut connection, target));
+    let Ok(Answer::Suspended(Suspended { steps, devices, verdict, .. })) = answer else {
+        return Ok(Suspension::not("the helper gave no answer"));
+    };
+    if verdict != Verdict::Released {
+        let why = format!("the driver does not report processes here ({verdict})");
+        return Ok(Suspension::not(why));
+    }
+    let before_bytes = devices.iter().map(|device| device.process_before).sum();
+    let after_bytes = devices.iter().map(|device| device.process_after).sum();
     let out_s = Some(total(&steps));
-    Ok(Away { before_bytes: before, after_bytes: after, out_s, back_s, why_not: None })
+    Ok(Suspension { before_bytes, after_bytes, out_s, back_s, why_not: None })
 }
 
-/// Brings this process back. One that cannot come back ends: each of its driver calls would wait for ever.
-fn come_back(connection: &mut Connection, target: Target) -> (Option<f64>, String) {
+/// Brings this process back, and returns how long that took. One that cannot come back ends: each of its
+/// driver calls would wait for ever.
+fn come_back(connection: &mut Connection, target: Target) -> f64 {
     let ask = Resume { target, maps: Vec::new(), wait_ms: LIMIT_MS, limit_ms: LIMIT_MS };
     match connection.ask(Ask::Resume(ask)) {
-        Ok(Answer::Resumed(resumed)) => {
-            (Some(total(&resumed.steps)), "the helper gave no answer".to_owned())
-        }
+        Ok(Answer::Resumed(resumed)) => total(&resumed.steps),
         answer => {
             page::complain(&format!("the demo ends, because it could not come back: {answer:?}"));
             std::process::exit(3);
