@@ -87,7 +87,7 @@ fn measure(
     let (divide, turns) = (options.divide.unwrap_or(1), options.turns);
     let context = device.usage()?.in_use();
     let most = if options.ahead.is_some() { Bytes(u64::MAX) } else { Bytes::ZERO };
-    let policy = Policy::default().packing(options.packing).ahead_most(most);
+    let policy = Policy::default().packing(!options.no_packing).ahead_most(most);
     let pool = Pool::builder(device).policy(policy).build()?;
     let content = if options.weights { Content::Weights } else { Content::Random };
     let mut model = Model::load(&pool, divide, content)?;
@@ -189,13 +189,13 @@ mod tests {
     #[test]
     fn the_bytes_done_are_the_bytes_planned() {
         let (divide, turns) = (4096, 2);
-        let options = |ahead, packing| Options {
+        let options = |ahead, packing: bool| Options {
             device: None,
             processes: None,
             turns,
             divide: Some(divide),
             weights: packing,
-            packing,
+            no_packing: !packing,
             ahead,
             parent: None,
             json: false,

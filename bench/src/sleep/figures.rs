@@ -25,7 +25,7 @@ pub(super) struct SleepFigures {
     raw_in_s: f64,
     first_sleep_s: f64,
     first_sleeps_s: Vec<f64>,
-    /// Set where the weights were filled with bf16 values, and where pages of them were packed.
+    /// Set where the weights were filled with bf16 values, and where pages of bf16 values were packed.
     weights: bool,
     packing: bool,
     /// What preceded the first sleep; times and rates are medians.
@@ -113,7 +113,7 @@ pub(super) fn merge(
         first_sleep_s: median(first.clone()),
         first_sleeps_s: first,
         weights: options.weights,
-        packing: options.packing,
+        packing: !options.no_packing,
         ahead,
         unchanged_sleep_s,
         changed_sleep_s,

@@ -53,9 +53,9 @@ pub(crate) struct Options {
     /// Fill the weights with bf16 values of layers of different scale, instead of random bytes.
     #[arg(long)]
     weights: bool,
-    /// Pack pages of bf16 values on their way to the host.
+    /// Copy pages of bf16 values as they are, instead of packing them on their way to the host.
     #[arg(long)]
-    packing: bool,
+    no_packing: bool,
     /// Back up the weights ahead of the first sleep, in this share of the time, while a loop launches small
     /// work.
     #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "25", value_parser = numbers::whole::<u32>("percent", 1, 100))]
@@ -117,7 +117,7 @@ fn in_a_process(id: DeviceId, options: &Options, progress: &Progress) -> anyhow:
     command.args(["--parent", &std::process::id().to_string()]);
     command.args(["--turns", &turns.to_string(), "--divide", &divide.to_string()]);
     command.args(options.weights.then_some("--weights"));
-    command.args(options.packing.then_some("--packing"));
+    command.args(options.no_packing.then_some("--no-packing"));
     command.args(options.ahead.map(|share| format!("--ahead={share}")));
     let mut child = command.stdout(Stdio::piped()).spawn().context("starting a process")?;
     let out = BufReader::new(child.stdout.take().context("the process's output is piped")?);
