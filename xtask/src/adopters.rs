@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
 
-use crate::steps::{python, run};
+use crate::steps::{emptied, pip, python, run, size_of};
 
 const TO: &str = "target/adopters";
 const TOOLS: &str = "target/adopters/tools";
@@ -45,50 +45,9 @@ const ADOPTERS: [Adopter; 5] = [
         alone: &[],
     },
     Adopter { name: "lmms-eval", packages: &["lmms-eval==0.7.3", "torch"], alone: &[] },
-    // What it needs for CUDA is left out, and so is the torch that it asks for: only its scheduler's
-    // methods are called.
     Adopter {
         name: "sglang",
-        packages: &[
-            "torch",
-            "torchvision",
-            "aiohttp",
-            "blobfile",
-            "compressed-tensors==0.18.0",
-            "datasets",
-            "easydict",
-            "einops",
-            "fastapi",
-            "gguf",
-            "interegular",
-            "ipython",
-            "llguidance<2",
-            "mistral_common>=1.11.5",
-            "msgspec",
-            "numba",
-            "nvidia-ml-py",
-            "openai-harmony==0.0.4",
-            "openai==2.8.0",
-            "orjson",
-            "outlines==0.1.11",
-            "partial_json_parser",
-            "prometheus-client",
-            "pybase64",
-            "python-multipart",
-            "pyzmq",
-            "scipy",
-            "sentencepiece",
-            "setproctitle",
-            "soundfile",
-            "tiktoken",
-            "traitlets",
-            "transformers==5.19.0",
-            "uvicorn",
-            "uvloop",
-            "xgrammar==0.2.7",
-            "xxhash",
-            "zstandard",
-        ],
+        packages: &["-r", "xtask/adopters/requirements-sglang.txt"],
         alone: &["sglang==0.5.23"],
     },
     // A build for the CPU asks for a torch that the registry does not have. The file lists the rest of
@@ -165,10 +124,7 @@ fn table(all: &[Tried]) -> String {
 
 /// Builds the wheel with the programs in it, in the profile of the tests.
 fn wheel() -> anyhow::Result<PathBuf> {
-    let folder = Path::new(TO).join("wheel");
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
+    let folder = emptied(&Path::new(TO).join("wheel"))?;
     let python = python(Path::new(TOOLS))?;
     run("tools", &mut pip(&python, &["install", "uv"]))?;
     let mut build = pip(&python, &["wheel", "--no-deps", "."]);
@@ -212,11 +168,7 @@ fn make(adopter: &Adopter, environment: &Path, wheel: &Path) -> anyhow::Result<P
 
 /// Runs the scripts of an adopter.
 fn try_out(adopter: &Adopter, python: &Path) -> anyhow::Result<()> {
-    let work = std::path::absolute(Path::new(TO).join(format!("{}-work", adopter.name)))?;
-    if work.exists() {
-        fs::remove_dir_all(&work)?;
-    }
-    fs::create_dir_all(&work)?;
+    let work = emptied(&Path::new(TO).join(format!("{}-work", adopter.name)))?;
     // Before anything is adopted, the project is as without lowtide.
     let mut unchanged = Command::new(std::path::absolute(python)?);
     unchanged.arg(Path::new(SCRIPTS).join("unchanged.py")).arg(adopter.name);
@@ -243,28 +195,10 @@ fn try_out(adopter: &Adopter, python: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the bytes of the files in a folder.
-fn size_of(folder: &Path) -> std::io::Result<u64> {
-    let mut size = 0;
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let kind = entry.file_type()?;
-        size += if kind.is_dir() { size_of(&entry.path())? } else { entry.metadata()?.len() };
-    }
-    Ok(size)
-}
-
 /// Starts an installation into an environment. Where a project needs much, pip had not chosen versions
 /// after ten minutes; uv takes one or two.
 fn uv(python: &Path) -> Command {
     let mut command = Command::new(Path::new(TOOLS).join("bin/uv"));
     command.args(["pip", "install", "--quiet", "--no-cache", "--python"]).arg(python);
-    command
-}
-
-fn pip(python: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(python);
-    command.args(["-m", "pip", "--disable-pip-version-check", "--quiet", "--no-cache-dir"]);
-    command.args(arguments);
     command
 }

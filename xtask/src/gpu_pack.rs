@@ -4,7 +4,6 @@
 //! as the one here.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -12,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 
 use crate::artifacts::{self, Program};
 use crate::peers;
-use crate::steps::{self, cargo};
+use crate::steps::{cargo, emptied, pip, python, run, size_of};
 
 const MOST_MIB: u64 = 60;
 const TEST_PROGRAMS: [&str; 4] = ["device_suites", "pool_suites", "requirements", "storm"];
@@ -22,8 +21,8 @@ const DOUBLE: &str = "liblowtide_testing.so";
 const COMMIT: &str = "commit.txt";
 /// The agent, for `agent.sh`.
 const AGENT: &str = "liblowtide_agent.so";
-/// The program that suspends others; `lowtide` finds it beside itself.
-const HELPER: &str = "lowtide-helper";
+/// `lowtide` finds the helper, which suspends others, beside itself.
+const PROGRAMS: [&str; 3] = ["lowtide", "lowtide-bench", "lowtide-helper"];
 const SCRIPTS: [&str; 13] = [
     "run.sh",
     "python.sh",
@@ -51,56 +50,42 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
         let ours = [COMMIT, SCRIPTS[0]].iter().any(|file| to.join(file).exists())
             || fs::read_dir(to)?.next().is_none();
         ensure!(ours, "{} is not empty and not a pack; name another folder", to.display());
-        fs::remove_dir_all(to).with_context(|| format!("emptying {}", to.display()))?;
     }
-    fs::create_dir_all(to)?;
-    let mut size = 0;
+    emptied(to)?;
     let mut programs =
         built(&["build", "-p", "lowtide-cli", "-p", "lowtide-bench", "-p", "lowtide-helper"])?;
-    programs.extend(built(&[
-        "test",
-        "--package",
-        "lowtide-testing",
-        "--package",
-        "lowtide-pool",
-        "--package",
-        "lowtide-release",
-        "--test",
-        "device_suites",
-        "--test",
-        "pool_suites",
-        "--test",
-        "requirements",
-        "--test",
-        "storm",
-        "--no-run",
-    ])?);
-    for wanted in TEST_PROGRAMS.iter().chain(&["lowtide", "lowtide-bench", HELPER]) {
+    let mut tests =
+        vec!["test", "-p", "lowtide-testing", "-p", "lowtide-pool", "-p", "lowtide-release"];
+    tests.extend(TEST_PROGRAMS.iter().flat_map(|test| ["--test", test]));
+    tests.push("--no-run");
+    programs.extend(built(&tests)?);
+    for wanted in TEST_PROGRAMS.iter().chain(&PROGRAMS) {
         let found = programs.iter().find(|program| program.target == *wanted);
         let from = &found.with_context(|| format!("cargo built no {wanted}"))?.executable;
-        size += fs::copy(from, to.join(wanted))
-            .with_context(|| format!("copying {}", from.display()))?;
+        copy(from, &to.join(wanted))?;
     }
-    built(&["build", "--package", "lowtide-testing", "--lib"])?;
-    size += fs::copy(Path::new("target/pack").join(DOUBLE), to.join(DOUBLE))?;
-    built(&["build", "--package", "lowtide-agent", "--lib"])?;
-    size += fs::copy(Path::new("target/pack").join(AGENT), to.join(AGENT))?;
-    size += launches(&to.join("cost"))?;
+    for (package, library) in [("lowtide-testing", DOUBLE), ("lowtide-agent", AGENT)] {
+        built(&["build", "-p", package, "--lib"])?;
+        copy(&Path::new("target/pack").join(library), &to.join(library))?;
+    }
+    let mut compile = Command::new("cc");
+    compile.args(["-O2", "-w", "-pthread", "-o"]).arg(to.join("cost"));
+    compile.args(["crates/lowtide-agent/examples/cost.c", "-ldl"]);
+    run("the program that launches", &mut compile)?;
     for file in TABLE {
-        size += fs::copy(Path::new("crates/lowtide-agent/table").join(file), to.join(file))?;
+        copy(&Path::new("crates/lowtide-agent/table").join(file), &to.join(file))?;
     }
     for script in SCRIPTS {
-        size += fs::copy(Path::new("xtask/gpu-pack").join(script), to.join(script))?;
+        // With their permissions: the shell's can be executed.
+        copy(&Path::new("xtask/gpu-pack").join(script), &to.join(script))?;
     }
-    size += bench_scripts(&to.join("bench"))?;
-    size += python_package(&to.join("python"))?;
+    copy_folder(Path::new("bench"), &to.join("bench"))?;
+    python_package(&to.join("python"))?;
     for peer in if with_peers { peers::fetched()? } else { Vec::new() } {
-        size += copy_folder(&peer, &to.join("peers"))?;
-    }
-    for script in ["run.sh", "python.sh", "storm.sh", "agent.sh"] {
-        fs::set_permissions(to.join(script), fs::Permissions::from_mode(0o755))?;
+        copy_folder(&peer, &to.join("peers"))?;
     }
     fs::write(to.join(COMMIT), commit()?)?;
+    let size = size_of(to)?;
     ensure!(size < MOST_MIB << 20, "the pack is {} MiB, more than {MOST_MIB}", size >> 20);
     println!(
         "{}: {} MiB. There: ./run.sh RESULTS, ./python.sh RESULTS, ./storm.sh RESULTS, ./agent.sh RESULTS, python3 bench/side_by_side.py RESULTS",
@@ -110,71 +95,39 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compiles the C program that launches. Returns how many bytes it has.
-fn launches(to: &Path) -> anyhow::Result<u64> {
-    let mut compile = Command::new("cc");
-    compile.args(["-O2", "-w", "-pthread", "-o"]).arg(to);
-    compile.args(["crates/lowtide-agent/examples/cost.c", "-ldl"]);
-    steps::run("the program that launches", &mut compile)?;
-    Ok(fs::metadata(to)?.len())
-}
-
-/// The wheel, what its tests need, and the tests. Returns how many bytes that is.
-fn python_package(to: &Path) -> anyhow::Result<u64> {
-    let python = steps::python(Path::new("target/pack-environment"))?;
-    let pip = |arguments: &[&str]| {
-        let mut command = Command::new(&python);
-        command.args(["-m", "pip", "--disable-pip-version-check"]).args(arguments);
-        command.arg("--quiet");
-        command
-    };
-    let mut wheel = pip(&["wheel", "--no-deps", "."]);
+/// Writes the wheel, what its tests need, and the tests.
+fn python_package(to: &Path) -> anyhow::Result<()> {
+    let python = python(Path::new("target/pack-environment"))?;
+    let mut wheel = pip(&python, &["wheel", "--no-deps", "."]);
     // The program and the agent are in the pack already.
-    steps::run("wheel", wheel.arg("--wheel-dir").arg(to).env("LOWTIDE_WHEEL_PROGRAMS", "no"))?;
-    let mut needs = pip(&["download", "--only-binary=:all:", "--python-version", peers::PYTHON]);
-    steps::run("what its tests need", needs.args(PYTHON_NEEDS).arg("--dest").arg(to))?;
-    let mut size = 0;
-    for entry in fs::read_dir(to)? {
-        size += entry?.metadata()?.len();
-    }
+    run("wheel", wheel.arg("--wheel-dir").arg(to).env("LOWTIDE_WHEEL_PROGRAMS", "no"))?;
+    let only = ["download", "--only-binary=:all:", "--python-version", peers::PYTHON];
+    run("what its tests need", pip(&python, &only).args(PYTHON_NEEDS).arg("--dest").arg(to))?;
     // The tests hold receipts against their schema.
-    size += copy_folder(Path::new("docs/schemas"), &to.join("docs/schemas"))?;
+    copy_folder(Path::new("docs/schemas"), &to.join("docs/schemas"))?;
     for folder in ["tests", "bench", "examples", "adopt"] {
-        let from = Path::new("crates/lowtide-python").join(folder);
-        size += copy_folder(&from, &to.join(folder))?;
+        copy_folder(&Path::new("crates/lowtide-python").join(folder), &to.join(folder))?;
     }
-    Ok(size)
+    Ok(())
 }
 
-/// Copies the peers' side of the benchmarks. Returns how many bytes that is.
-fn bench_scripts(to: &Path) -> anyhow::Result<u64> {
-    fs::create_dir_all(to)?;
-    let mut size = 0;
-    for entry in fs::read_dir("bench")? {
-        let path = entry?.path();
-        if let (Some("py" | "cpp"), Some(name)) =
-            (path.extension().and_then(|it| it.to_str()), path.file_name())
-        {
-            size += fs::copy(&path, to.join(name))?;
-        }
-    }
-    Ok(size)
+fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::copy(from, to).map(drop).with_context(|| format!("copying {}", from.display()))
 }
 
-// Returns how many bytes it copied.
-fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<u64> {
+/// Copies a folder without what Python has compiled, and without Rust: that machine has none.
+fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(to)?;
-    let mut size = 0;
     for entry in fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
         let entry = entry?;
-        let (path, copy) = (entry.path(), to.join(entry.file_name()));
+        let (path, name) = (entry.path(), entry.file_name());
         if !path.is_dir() {
-            size += fs::copy(&path, copy)?;
-        } else if entry.file_name() != "__pycache__" {
-            size += copy_folder(&path, &copy)?;
+            copy(&path, &to.join(name))?;
+        } else if name != "__pycache__" && !from.join("Cargo.toml").exists() {
+            copy_folder(&path, &to.join(name))?;
         }
     }
-    Ok(size)
+    Ok(())
 }
 
 // Builds and returns the programs.

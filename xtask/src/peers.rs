@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::Context;
 
-use crate::steps::{python, run};
+use crate::steps::{emptied, pip, python, run};
 
 /// The Python of GPU machines.
 pub(crate) const PYTHON: &str = "3.12";
@@ -41,16 +41,9 @@ fn fetch(peer: &Peer) -> anyhow::Result<PathBuf> {
         return Ok(done);
     }
     // What a broken-off run left is not mistaken for a peer.
-    let (wheel, part) = (cache.join("wheel"), cache.join("part"));
-    for folder in [&wheel, &part] {
-        if folder.exists() {
-            fs::remove_dir_all(folder)?;
-        }
-        fs::create_dir_all(folder)?;
-    }
+    let (wheel, part) = (emptied(&cache.join("wheel"))?, emptied(&cache.join("part"))?);
     let python = python(Path::new("target/peers-environment"))?;
-    let mut download = Command::new(&python);
-    download.args(["-m", "pip", "download", "--quiet", "--no-cache-dir", "--no-deps"]);
+    let mut download = pip(&python, &["download", "--no-cache-dir", "--no-deps"]);
     download.args(["--only-binary=:all:", "--python-version", PYTHON]);
     download.args(PLATFORMS.iter().flat_map(|platform| ["--platform", platform]));
     run(peer.package, download.arg("--dest").arg(&wheel).arg(peer.package))?;

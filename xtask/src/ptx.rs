@@ -4,13 +4,13 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::steps::{python, run};
+use crate::steps::{pip, python, run};
 
 const COMPILER: &str = "nvidia-cuda-nvrtc-cu11==11.8.89";
 
 /// Compiles each kernel source to the PTX beside it.
 pub(crate) fn compile() -> anyhow::Result<()> {
     let python = python(Path::new("target/ptx-environment"))?;
-    run("compiler", Command::new(&python).args(["-m", "pip", "install", "--quiet", COMPILER]))?;
+    run("compiler", &mut pip(&python, &["install", COMPILER]))?;
     run("ptx", Command::new(&python).arg("xtask/ptx/compile.py"))
 }

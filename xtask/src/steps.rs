@@ -1,5 +1,6 @@
-//! Programs that xtask starts: cargo, Python, and any other, run to its end.
+//! What several commands do: they start cargo, Python and any other program, and look after folders.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -33,4 +34,31 @@ pub(crate) fn python(environment: &Path) -> anyhow::Result<PathBuf> {
         run("environment", Command::new("python3").args(["-m", "venv"]).arg(environment))?;
     }
     Ok(python)
+}
+
+/// A pip command of a Python.
+pub(crate) fn pip(python: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(python);
+    command.args(["-m", "pip", "--quiet", "--disable-pip-version-check"]).args(arguments);
+    command
+}
+
+/// Empties a folder, or makes it. Returns its absolute path.
+pub(crate) fn emptied(folder: &Path) -> anyhow::Result<PathBuf> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("emptying {}", folder.display()))?;
+    }
+    fs::create_dir_all(folder)?;
+    Ok(std::path::absolute(folder)?)
+}
+
+/// Returns the bytes of the files in a folder.
+pub(crate) fn size_of(folder: &Path) -> std::io::Result<u64> {
+    let mut size = 0;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        size += if kind.is_dir() { size_of(&entry.path())? } else { entry.metadata()?.len() };
+    }
+    Ok(size)
 }

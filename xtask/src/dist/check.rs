@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
 
 use super::{HELPER, PROGRAM, TO};
-use crate::steps::run;
+use crate::steps::{emptied, pip, run};
 
 /// What is run in the environment of the wheel, and a text that must be in its output.
 const PROGRAMS: [(&[&str], &str); 4] = [
@@ -23,13 +23,12 @@ const ECHO: &str = "print([line for line in open('/proc/self/maps') if 'lowtide_
 
 /// Installs the wheel into an empty environment and runs it there.
 pub(super) fn wheel(wheel: &Path) -> anyhow::Result<()> {
-    let environment = emptied("environment")?;
+    let environment = emptied(&Path::new(TO).join("environment"))?;
     let began = Instant::now();
     run("an empty environment", Command::new("python3").args(["-m", "venv"]).arg(&environment))?;
-    let mut install = Command::new(environment.join("bin/python"));
-    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
     // Without an index: it must need nothing else.
-    run("the wheel", install.args(["--no-index", "--no-cache-dir"]).arg(wheel))?;
+    let mut install = pip(&environment.join("bin/python"), &["install", "--no-index"]);
+    run("the wheel", install.arg("--no-cache-dir").arg(wheel))?;
     for (words, expected) in PROGRAMS {
         let text = said(&environment, words)?;
         ensure!(text.contains(expected), "{words:?} printed no {expected:?}:\n{text}");
@@ -45,8 +44,7 @@ pub(super) fn wheel(wheel: &Path) -> anyhow::Result<()> {
 
 /// Unpacks the archive into an empty folder and runs the program there.
 pub(super) fn archive(archive: &Path) -> anyhow::Result<()> {
-    let folder = emptied("unpacked")?;
-    fs::create_dir_all(&folder)?;
+    let folder = emptied(&Path::new(TO).join("unpacked"))?;
     let mut unpack = Command::new("tar");
     unpack.arg("-xzf").arg(archive).args(["--strip-components=1", "-C"]).arg(&folder);
     run("the archive, unpacked", &mut unpack)?;
@@ -87,14 +85,6 @@ fn has_no_path_file(environment: &Path) -> anyhow::Result<()> {
         ensure!(!is_run, "the wheel installs {}", path.display());
     }
     Ok(())
-}
-
-fn emptied(name: &str) -> anyhow::Result<PathBuf> {
-    let folder = std::path::absolute(Path::new(TO).join(name))?;
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
-    Ok(folder)
 }
 
 /// Runs a program of a folder, from that folder. Returns what it printed. Fails if it fails.

@@ -13,7 +13,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use crate::steps::{cargo, python, run};
+use crate::steps::{cargo, emptied, pip, python, run};
 
 const TO: &str = "target/dist";
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -30,9 +30,7 @@ const TOOLS: [&str; 3] = ["maturin>=1.9,<2", "cargo-zigbuild", "ziglang"];
 /// Makes the wheel, the archive and their checksums, and tries them in empty folders.
 pub(crate) fn make() -> anyhow::Result<()> {
     let to = Path::new(TO);
-    if to.exists() {
-        fs::remove_dir_all(to).with_context(|| format!("emptying {TO}"))?;
-    }
+    emptied(to)?;
     let prefix = to.join("prefix");
     let tools = tools()?;
     let wheel = module(&tools, to)?;
@@ -58,9 +56,7 @@ pub(crate) fn make() -> anyhow::Result<()> {
 /// Installs the tools. Returns the folder of their programs.
 fn tools() -> anyhow::Result<PathBuf> {
     let python = python(Path::new("target/dist-environment"))?;
-    let mut install = Command::new(&python);
-    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(TOOLS);
-    run("tools", &mut install)?;
+    run("tools", pip(&python, &["install"]).args(TOOLS))?;
     let folder = python.parent().context("a Python is in a folder")?;
     Ok(std::path::absolute(folder)?)
 }

@@ -1,8 +1,7 @@
 //! `cargo xtask test`: every check and test there is.
 //!
-//! Rust and Python run side by side, in an order that leaves no core idle. The Python tests take
-//! longest, so the wheel is built before the test programs, while torch is installed. Cargo goes on with
-//! lints and docs while tests run, and the Rust tests get all cores once the Python tests have ended. A part that fails stops only the parts that need it.
+//! The wheel and the test programs are built while torch is installed. Then the Python tests, the Rust tests
+//! and cargo's checks run side by side. A part that fails stops only the parts that need it.
 
 mod counts;
 mod python;
@@ -10,7 +9,6 @@ mod pythons;
 mod report;
 mod rust;
 
-use std::sync::mpsc;
 use std::thread;
 
 use report::Report;
@@ -37,25 +35,28 @@ pub(crate) enum Parts {
 
 /// Runs parts. Fails if one of them failed.
 pub(crate) fn run(options: Options, parts: Parts) -> anyhow::Result<()> {
-    let report = &Report::new(options)?;
-    // The sender of each is dropped when that is built, or cannot be; the last when Python is done.
-    let ((wheel, has_wheel), (agent, has_agent)) = (mpsc::channel(), mpsc::channel());
-    let (python, is_alone) = mpsc::channel::<()>();
+    let report = &Report::new(options.long, options.verbose)?;
+    let environment = &python::environment();
     thread::scope(|scope| {
+        if parts == Parts::Pythons {
+            return pythons::on_each(report, python::wheel(report).as_deref());
+        }
+        let filled = scope.spawn(|| environment.make(report));
+        if parts == Parts::All {
+            rust::format(report);
+        }
+        let wheel = python::wheel(report);
+        let built = (parts == Parts::All).then(|| rust::build(report));
+        let python = filled.join().expect("no part panics");
         scope.spawn(move || {
-            let _told_at_the_end = python;
-            if parts == Parts::Pythons {
-                return pythons::on_each(report);
-            }
-            python::test(report, wheel, &has_agent);
+            python::test(report, python.as_deref(), wheel.as_deref());
             if options.long {
-                pythons::with_oldest_torch(report);
+                pythons::with_oldest_torch(report, wheel.as_deref());
             }
         });
-        if parts == Parts::All {
-            rust::test(report, &has_wheel, agent, is_alone);
-        } else {
-            drop(agent);
+        if let Some(programs) = built {
+            scope.spawn(move || rust::test(report, programs));
+            rust::check(report);
         }
     });
     report.finish()

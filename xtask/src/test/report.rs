@@ -1,7 +1,6 @@
 //! The report of `cargo xtask test`: one line for each part, the output of those that failed, and at
 //! the end what was skipped and why.
 
-use std::env;
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::path::Path;
@@ -12,21 +11,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::Options;
 use super::counts::Counts;
+use crate::steps::emptied;
 
 /// The output of every part is kept here.
 const LOGS: &str = "target/test-logs";
 /// What Python has compiled is kept here, also where the caller's environment says that nothing is to be
 /// kept: otherwise each interpreter compiles torch again, which is half of the time of its import.
 const BYTECODE: &str = "target/python-bytecode";
-/// Incremental compilation and line tables are for those who edit. Where nothing is compiled yet they take a third
-/// and an eighth more processor time, and a panic says its line without them. Changing them has
-/// cargo compile the workspace again, so they stay on once somebody has compiled it with cargo alone.
-const NOT_FOR_EDITS: [(&str, &str); 2] =
-    [("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "0")];
-/// What cargo has kept if somebody has: a folder, and how the name of an entry begins.
-const INCREMENTAL: (&str, &str) = ("target/debug/incremental", "lowtide_types-");
 /// How long a part may take, four times what the longest takes on two cores. A part that hangs ends
 /// here, with its output.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -35,9 +27,10 @@ const LONG_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 /// Runs parts and reports them. Several threads may run parts at the same time.
 pub(crate) struct Report {
-    options: Options,
-    /// Whether cargo compiles without what is for edits.
-    is_fresh: bool,
+    /// Whether every seed of the random tests is played.
+    long: bool,
+    /// Whether the output of parts that pass is shown.
+    verbose: bool,
     began: Instant,
     told: Mutex<Told>,
 }
@@ -53,27 +46,19 @@ struct Told {
 
 impl Report {
     /// Starts a report, with the logs of an earlier one removed.
-    pub(crate) fn new(options: Options) -> anyhow::Result<Report> {
-        if Path::new(LOGS).exists() {
-            fs::remove_dir_all(LOGS).with_context(|| format!("emptying {LOGS}"))?;
-        }
-        fs::create_dir_all(LOGS)?;
+    pub(crate) fn new(long: bool, verbose: bool) -> anyhow::Result<Report> {
+        emptied(Path::new(LOGS))?;
         println!("{:<34} {:<8} {:>7} {:>7}  tests", "part", "result", "seconds", "of cpu");
-        let is_fresh =
-            NOT_FOR_EDITS.iter().all(|(name, _)| env::var_os(name).is_none()) && !is_edited();
-        Ok(Report { options, is_fresh, began: Instant::now(), told: Mutex::default() })
+        Ok(Report { long, verbose, began: Instant::now(), told: Mutex::default() })
     }
 
     /// Runs a part to its end, with its output in a log. Returns the output, or `None` if it failed.
     pub(crate) fn run(&self, part: &str, command: &mut Command) -> Option<String> {
         let began = Instant::now();
         let mut limit = LIMIT;
-        if self.options.long {
+        if self.long {
             command.env("LOWTIDE_LONG", "1");
             limit = LONG_LIMIT;
-        }
-        if self.is_fresh {
-            command.envs(NOT_FOR_EDITS);
         }
         let Ended { output, passed, cpu_s } = match logged(part, command, limit) {
             Ok(ended) => ended,
@@ -86,7 +71,7 @@ impl Report {
         let mut told = self.told();
         line(part, passed, [began.elapsed().as_secs_f64(), cpu_s], &counts);
         told.cpu_s += cpu_s;
-        if !passed || self.options.verbose {
+        if !passed || self.verbose {
             println!("{}\n{command:?}", output.trim_end());
         }
         told.counts += &counts;
@@ -137,13 +122,6 @@ impl Report {
     fn told(&self) -> MutexGuard<'_, Told> {
         self.told.lock().expect("no part panics")
     }
-}
-
-/// Returns whether somebody has compiled crates of the workspace incrementally.
-fn is_edited() -> bool {
-    let (folder, crate_name) = INCREMENTAL;
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|it| it.file_name()).any(|name| name.to_string_lossy().starts_with(crate_name))
 }
 
 fn line(part: &str, passed: bool, [seconds, cpu_s]: [f64; 2], counts: &Counts) {
