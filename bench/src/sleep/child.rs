@@ -9,8 +9,8 @@ use lowtide_device::{Bytes, Device, end_with_parent};
 use lowtide_pool::{Policy, Pool, PoolSnapshot, Scope};
 use serde::{Deserialize, Serialize};
 
-use super::Options;
 use super::ahead::{self, Ahead};
+use super::options::Options;
 use crate::model::{Content, Model};
 use lowtide_cli::arguments::devices;
 use lowtide_cli::program::ending::Ending;

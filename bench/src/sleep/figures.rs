@@ -4,9 +4,9 @@ use anyhow::Context;
 use lowtide_device::{Bytes, DeviceId};
 use serde::Serialize;
 
-use super::Options;
 use super::ahead::Ahead;
 use super::child::{Measured, REST};
+use super::options::Options;
 use crate::median;
 use crate::model::Model;
 use lowtide_cli::text::page::Page;

@@ -41,7 +41,6 @@ CRATES = {
     re.findall(r'^name = "(.+)"', manifest.read_text(), re.MULTILINE)[0]: manifest.parent
     for manifest in [*ROOT.glob("crates/*/Cargo.toml"), *ROOT.glob("*/Cargo.toml")]
 }
-NOT_YET = {"lowtide-bench", "lowtide-cli"}
 
 Graph = dict[str, set[str]]
 
@@ -123,7 +122,7 @@ def python_imports(package: Path) -> Graph:
     return found
 
 
-@pytest.mark.parametrize("crate", sorted(CRATES.keys() - NOT_YET))
+@pytest.mark.parametrize("crate", sorted(CRATES))
 def test_the_files_of_a_crate_import_one_way(crate: str) -> None:
     assert_no_circle(rust_imports(CRATES[crate] / "src"))
 

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use lowtide_device::private_files::PrivateFolder;
-use lowtide_proto::{Answer, Ask, AskError, SOCKET, Status, helper, socket_name};
+use lowtide_proto::helper::Ask as HelperAsk;
+use lowtide_proto::{Answer, Ask, AskError, SOCKET, Status, socket_name};
 use lowtide_types::{Bytes, Receipt};
 
-use crate::commands::suspend::{self, SuspendedProcess};
+use crate::commands::helper::{self, SuspendedProcess};
 use crate::program::ending::Ending;
 use crate::text::page::{self, Page};
 
@@ -83,14 +84,14 @@ pub(crate) fn status(options: &StatusOptions) -> anyhow::Result<Ending> {
 
 /// Returns the processes that are suspended. A helper that was killed has the next one finish what it began.
 fn suspended() -> anyhow::Result<Vec<SuspendedProcess>> {
-    let found = suspend::suspended()?;
+    let found = helper::suspended()?;
     if found.iter().any(|process| process.step.is_some()) {
         let asked =
-            suspend::helper().and_then(|helper| Ok(helper.connect()?.ask(helper::Ask::List)?));
+            helper::of_user().and_then(|helper| Ok(helper.connect()?.ask(HelperAsk::List)?));
         if let Err(error) = asked {
             page::complain(&format!("what was begun cannot be finished: {error:#}"));
         }
-        return suspend::suspended();
+        return helper::suspended();
     }
     Ok(found)
 }

@@ -5,6 +5,7 @@ mod demo;
 mod doctor;
 mod floor;
 mod floor_child;
+mod helper;
 mod ps;
 mod replay;
 mod run;

@@ -12,7 +12,7 @@ use lowtide_types::printable;
 use serde::Serialize;
 
 use crate::arguments::devices::MissingDevice;
-use crate::commands::suspend::{self, SuspendedProcess};
+use crate::commands::helper::{self, SuspendedProcess};
 use crate::program::ending::Ending;
 use crate::text::page::{self, Page, Reader};
 
@@ -114,7 +114,7 @@ fn look(only: Option<DeviceId>) -> anyhow::Result<ProcessList> {
         }
     }
     // A folder that cannot be read has nobody in it that this user could resume.
-    let suspended = suspend::suspended().unwrap_or_default();
+    let suspended = helper::suspended().unwrap_or_default();
     Ok(ProcessList { at_s, devices, problems, host, reason, suspended })
 }
 

@@ -1,20 +1,17 @@
 //! `lowtide suspend` and `lowtide resume`: takes a process off the device and brings it back, by the helper.
 
-use std::env;
 use std::io::ErrorKind;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use lowtide_device::private_files::PrivateFolder;
 use lowtide_proto::helper::{
-    Answer, Ask, Connection, DeviceBytes, DeviceChange, Helper, Refusal, Resume, Resumed, StepTime,
-    Suspend, Suspended, Target,
+    Answer, Ask, Connection, DeviceChange, Refusal, Resume, Resumed, StepTime, Suspend, Suspended,
+    Target,
 };
 use lowtide_release::parse_time;
 use lowtide_types::{Bytes, Verdict};
-use serde::Serialize;
 
-use crate::commands::agents;
+use crate::commands::{agents, helper};
 use crate::program::ending::Ending;
 use crate::text::page::{self, Page};
 
@@ -216,15 +213,8 @@ fn target(pid: u32) -> anyhow::Result<Target> {
     })
 }
 
-/// Returns the helper of this user.
-pub(crate) fn helper() -> anyhow::Result<Helper> {
-    let program = env::current_exe().context("finding this program")?;
-    let program = program.canonicalize().unwrap_or(program);
-    Ok(Helper::new(PrivateFolder::of_user()?.path(), Helper::find_program(&program)?))
-}
-
 fn connect() -> anyhow::Result<Connection> {
-    Ok(helper()?.connect()?)
+    Ok(helper::of_user()?.connect()?)
 }
 
 fn ms(time: Duration) -> u64 {
@@ -279,43 +269,4 @@ fn changes(page: &mut Page, devices: &[DeviceChange]) {
             device.uuid
         ));
     }
-}
-
-/// A process that is suspended, for `ps` and `status`.
-#[derive(Debug, Serialize)]
-pub(crate) struct SuspendedProcess {
-    /// The process.
-    pub(crate) pid: u32,
-    /// The step that was begun last; `None` if nothing is under way.
-    pub(crate) step: Option<&'static str>,
-    /// The memory that must be free before it can come back, by device.
-    pub(crate) needs: Vec<DeviceBytes>,
-}
-
-impl SuspendedProcess {
-    /// Returns the need in words.
-    pub(crate) fn need(&self) -> String {
-        let needs: Vec<String> =
-            self.needs.iter().map(|need| format!("{} on {}", need.bytes, need.uuid)).collect();
-        match (self.step, needs.as_slice()) {
-            (Some(step), _) => format!("on its way ({step})"),
-            (None, []) => "suspended; what it needs to come back is not known".to_owned(),
-            (None, needs) => format!("suspended; needs {} to come back", needs.join(", ")),
-        }
-    }
-}
-
-/// Returns the processes of this user that are suspended or on their way, by the helper's journal. Asks no
-/// driver and starts nothing.
-pub(crate) fn suspended() -> anyhow::Result<Vec<SuspendedProcess>> {
-    let records = lowtide_helper::records(PrivateFolder::of_user()?.path())?;
-    let alive = records
-        .into_iter()
-        .filter(|record| Target::of(record.target.pid).is_ok_and(|target| target == record.target));
-    let process = |record: lowtide_helper::Record| SuspendedProcess {
-        pid: record.target.pid,
-        step: record.step.map(lowtide_proto::helper::Step::as_str),
-        needs: record.needs,
-    };
-    Ok(alive.map(process).collect())
 }

@@ -3,21 +3,15 @@
 //! A helper of its own does it, in a folder that is removed afterwards: `doctor` leaves no process behind. The
 //! disposable process is no child of that helper, as programs of people are none.
 
-use std::env;
-use std::fs;
-
-use anyhow::{Context, bail};
 use lowtide_device::DeviceId;
 use lowtide_device::nvml::Nvml;
 use lowtide_device::private_files::PrivateFolder;
 use lowtide_device::survey::Capability;
 use lowtide_helper::trial;
-use lowtide_proto::helper::{
-    self, Answer, Ask, Helper, HelperError, Refusal, Resume, Suspend, Target,
-};
+use lowtide_proto::helper::{self, Answer, Ask, Helper, Refusal, Resume, Suspend, Target};
 
 use crate::commands::floor;
-use crate::text::page;
+use crate::commands::helper::{OwnHelper, refused};
 
 /// The times that the trial took, in seconds.
 struct Trial {
@@ -88,36 +82,6 @@ fn attempt(id: DeviceId) -> anyhow::Result<Option<Trial>> {
     floor::with_bare_process(id, |pid| with_helper(&own.helper, Target::of(pid)?)).map(Some)
 }
 
-/// A helper for one command alone. It ends with its folder, which is removed when this is dropped.
-pub(crate) struct OwnHelper {
-    pub(crate) helper: Helper,
-    folder: PrivateFolder,
-}
-
-impl OwnHelper {
-    /// Describes one; `None` if the helper is not installed. Starts nothing.
-    pub(crate) fn new(name: &str) -> anyhow::Result<Option<OwnHelper>> {
-        let program = env::current_exe().context("finding this program")?;
-        let program = match Helper::find_program(&program.canonicalize().unwrap_or(program)) {
-            Ok(program) => program,
-            Err(HelperError::NotInstalled { .. }) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        let name = format!("{name}-{}", std::process::id());
-        let folder = PrivateFolder::create(&PrivateFolder::of_user()?.path().join(name))?;
-        Ok(Some(OwnHelper { helper: Helper::new(folder.path(), program), folder }))
-    }
-}
-
-impl Drop for OwnHelper {
-    fn drop(&mut self) {
-        // The helper ends when its socket is gone.
-        if let Err(error) = fs::remove_dir_all(self.folder.path()) {
-            page::complain(&format!("{} stays: {error}", self.folder.path().display()));
-        }
-    }
-}
-
 fn with_helper(helper: &Helper, target: Target) -> anyhow::Result<Trial> {
     let mut connection = helper.connect()?;
     let (lock_limit_ms, limit_ms, maps) = (10_000, 60_000, Vec::new());
@@ -132,11 +96,4 @@ fn with_helper(helper: &Helper, target: Target) -> anyhow::Result<Trial> {
         answer => return refused(answer),
     };
     Ok(Trial { out_s, back_s })
-}
-
-pub(crate) fn refused<T>(answer: Answer) -> anyhow::Result<T> {
-    match answer {
-        Answer::Refused { refusal } => Err(refusal.into()),
-        answer => bail!("the helper answered something else: {}", answer.to_line()),
-    }
 }

@@ -9,7 +9,7 @@ use lowtide_proto::helper::{
 };
 use serde::Serialize;
 
-use crate::commands::suspend_trial::{OwnHelper, refused};
+use crate::commands::helper::{OwnHelper, refused};
 use crate::text::page;
 
 /// The longest time for each step.

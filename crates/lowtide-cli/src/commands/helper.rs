@@ -1,0 +1,99 @@
+//! The helper, as commands use it: that of this user, what it has suspended, and one for a command alone.
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use lowtide_device::private_files::PrivateFolder;
+use lowtide_proto::helper::{Answer, DeviceBytes, Helper, HelperError, Target};
+use serde::Serialize;
+
+use crate::text::page;
+
+fn this_program() -> anyhow::Result<PathBuf> {
+    let program = env::current_exe().context("finding this program")?;
+    Ok(program.canonicalize().unwrap_or(program))
+}
+
+/// Returns the helper of this user.
+pub(super) fn of_user() -> anyhow::Result<Helper> {
+    let program = Helper::find_program(&this_program()?)?;
+    Ok(Helper::new(PrivateFolder::of_user()?.path(), program))
+}
+
+/// A helper for one command alone. It ends with its folder, which is removed when this is dropped.
+pub(crate) struct OwnHelper {
+    pub(crate) helper: Helper,
+    folder: PrivateFolder,
+}
+
+impl OwnHelper {
+    /// Describes one; `None` if the helper is not installed. Starts nothing.
+    pub(crate) fn new(name: &str) -> anyhow::Result<Option<OwnHelper>> {
+        let program = match Helper::find_program(&this_program()?) {
+            Ok(program) => program,
+            Err(HelperError::NotInstalled { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let name = format!("{name}-{}", std::process::id());
+        let folder = PrivateFolder::create(&PrivateFolder::of_user()?.path().join(name))?;
+        Ok(Some(OwnHelper { helper: Helper::new(folder.path(), program), folder }))
+    }
+}
+
+impl Drop for OwnHelper {
+    fn drop(&mut self) {
+        // The helper ends when its socket is gone.
+        if let Err(error) = fs::remove_dir_all(self.folder.path()) {
+            page::complain(&format!("{} stays: {error}", self.folder.path().display()));
+        }
+    }
+}
+
+/// Returns the error that an answer is which was not hoped for.
+pub(crate) fn refused<T>(answer: Answer) -> anyhow::Result<T> {
+    match answer {
+        Answer::Refused { refusal } => Err(refusal.into()),
+        answer => bail!("the helper answered something else: {}", answer.to_line()),
+    }
+}
+
+/// A process that is suspended, for `ps` and `status`.
+#[derive(Debug, Serialize)]
+pub(crate) struct SuspendedProcess {
+    /// The process.
+    pub(crate) pid: u32,
+    /// The step that was begun last; `None` if nothing is under way.
+    pub(crate) step: Option<&'static str>,
+    /// The memory that must be free before it can come back, by device.
+    pub(crate) needs: Vec<DeviceBytes>,
+}
+
+impl SuspendedProcess {
+    /// Returns the need in words.
+    pub(crate) fn need(&self) -> String {
+        let needs: Vec<String> =
+            self.needs.iter().map(|need| format!("{} on {}", need.bytes, need.uuid)).collect();
+        match (self.step, needs.as_slice()) {
+            (Some(step), _) => format!("on its way ({step})"),
+            (None, []) => "suspended; what it needs to come back is not known".to_owned(),
+            (None, needs) => format!("suspended; needs {} to come back", needs.join(", ")),
+        }
+    }
+}
+
+/// Returns the processes of this user that are suspended or on their way, by the helper's journal. Asks no
+/// driver and starts nothing.
+pub(crate) fn suspended() -> anyhow::Result<Vec<SuspendedProcess>> {
+    let records = lowtide_helper::records(PrivateFolder::of_user()?.path())?;
+    let alive = records
+        .into_iter()
+        .filter(|record| Target::of(record.target.pid).is_ok_and(|target| target == record.target));
+    let process = |record: lowtide_helper::Record| SuspendedProcess {
+        pid: record.target.pid,
+        step: record.step.map(lowtide_proto::helper::Step::as_str),
+        needs: record.needs,
+    };
+    Ok(alive.map(process).collect())
+}
