@@ -13,6 +13,7 @@ mod same;
 mod verdict;
 
 pub(crate) use claims::outside_growth;
+pub(crate) use climber::untouched;
 pub use log::{LogLevel, log_text};
 pub use releaser::Releaser;
 pub(crate) use request::{Claiming, Thrift};

@@ -129,7 +129,7 @@ mod tests {
     const SIZE: Bytes = Bytes::mib(8);
 
     /// A model of a host language: a block that a hook drops and takes again.
-    struct Household {
+    struct World {
         device: Device,
         releaser: Releaser,
         idling: Idling,
@@ -137,7 +137,7 @@ mod tests {
         restored: Arc<AtomicU32>,
     }
 
-    fn household(options: &str) -> Household {
+    fn world_of(options: &str) -> World {
         let options_of_host =
             HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() };
         let device = Device::host(options_of_host).unwrap();
@@ -170,47 +170,47 @@ mod tests {
         releaser.add_hook(HookPoint::ToHost, hook).keep();
         let idle = Idle::new(options.parse().unwrap(), clock);
         let idling = Idling::new(&releaser, &idle);
-        Household { device, releaser, idling, fails, restored }
+        World { device, releaser, idling, fails, restored }
     }
 
     #[test]
     fn what_a_hook_took_away_is_back_before_work_begins_and_once() {
-        let house = household("0s");
-        drop(house.idling.work().unwrap());
-        let Tick::Released(receipt) = house.idling.tick() else { panic!("it was time") };
+        let world = world_of("0s");
+        drop(world.idling.work().unwrap());
+        let Tick::Released(receipt) = world.idling.tick() else { panic!("it was time") };
         assert_eq!(receipt.verdict, Verdict::Released);
-        assert_eq!(house.device.usage().unwrap().in_use(), Bytes::ZERO);
-        let work = house.idling.work().unwrap();
-        assert_eq!(house.device.usage().unwrap().in_use(), SIZE);
+        assert_eq!(world.device.usage().unwrap().in_use(), Bytes::ZERO);
+        let work = world.idling.work().unwrap();
+        assert_eq!(world.device.usage().unwrap().in_use(), SIZE);
         let restored = work.restored().unwrap();
         assert!(restored.proved, "{restored}");
         assert!(restored.to_string().starts_with("restored model, 8.0 MiB (0.0 MiB → 8.0 MiB"));
-        assert!(house.idling.work().unwrap().restored().is_none(), "it is awake");
-        assert_eq!(house.restored.load(SeqCst), 1);
+        assert!(world.idling.work().unwrap().restored().is_none(), "it is awake");
+        assert_eq!(world.restored.load(SeqCst), 1);
     }
 
     #[test]
     fn what_cannot_come_back_is_named_and_tried_again() {
-        let house = household("0s");
+        let world = world_of("0s");
         let request = Request::new("release", Ladder::gradual()).to(Target::Floor);
-        house.releaser.release(request);
-        house.fails.store(true, SeqCst);
-        let error = house.idling.work().unwrap_err().to_string();
+        world.releaser.release(request);
+        world.fails.store(true, SeqCst);
+        let error = world.idling.work().unwrap_err().to_string();
         assert!(error.contains("models: no room"), "{error}");
-        assert_eq!(house.releaser.gate().state().active, 0, "the work has not begun");
-        house.fails.store(false, SeqCst);
-        assert_eq!(house.releaser.restore().unwrap().unwrap().bytes(), SIZE);
-        assert!(house.releaser.restore().unwrap().is_none());
+        assert_eq!(world.releaser.gate().state().active, 0, "the work has not begun");
+        world.fails.store(false, SeqCst);
+        assert_eq!(world.releaser.restore().unwrap().unwrap().bytes(), SIZE);
+        assert!(world.releaser.restore().unwrap().is_none());
     }
 
     #[test]
     fn a_number_that_did_not_rise_confirms_nothing() {
-        let house = household("0s");
-        house.releaser.release(Request::new("release", Ladder::gradual()).to(Target::Floor));
+        let world = world_of("0s");
+        world.releaser.release(Request::new("release", Ladder::gradual()).to(Target::Floor));
         let says = Hook::new("liar", |_| Ok(Vec::new()))
             .restored_by(|| Ok(vec![Touch::sized("liar", Bytes::mib(16))]));
-        house.releaser.add_hook(HookPoint::Sessions, says).keep();
-        let restored = house.releaser.restore().unwrap().unwrap();
+        world.releaser.add_hook(HookPoint::Sessions, says).keep();
+        let restored = world.releaser.restore().unwrap().unwrap();
         assert!(!restored.proved && restored.to_string().contains("does not confirm"));
     }
 
@@ -232,14 +232,14 @@ mod tests {
 
     #[test]
     fn r26_at_the_end_of_a_task_who_ends_it_releases() {
-        let house = household("task");
-        let other = house.idling.work().unwrap();
-        let tick = house.idling.work().unwrap().end();
+        let world = world_of("task");
+        let other = world.idling.work().unwrap();
+        let tick = world.idling.work().unwrap().end();
         assert!(matches!(tick, Some(Tick::No(_))), "another task is active: {tick:?}");
         let Some(Tick::Released(receipt)) = other.end() else { panic!("it was the last") };
         assert_eq!(receipt.verdict, Verdict::Released);
-        assert_eq!(house.device.usage().unwrap().in_use(), Bytes::ZERO);
-        let later = household("5m");
+        assert_eq!(world.device.usage().unwrap().in_use(), Bytes::ZERO);
+        let later = world_of("5m");
         assert!(later.idling.work().unwrap().end().is_none());
     }
 }

@@ -6,20 +6,17 @@
 //! borrows. A shutdown then drops borrowers before what they borrow, and names, by path and count, the
 //! references that are left.
 //!
-//! `paths` and `report` are plain data; `order` sorts; `table` is what is known, `shared` its lock;
-//! `lent` and `owned` are the references that callers have; `registry` is the public face.
+//! `report` is plain data; `order` sorts; `table` is what is known; `lent` and `owned` are the references
+//! that callers have; `registry` is the public face.
 
 mod lent;
 mod order;
 mod owned;
-mod paths;
 mod registry;
 mod report;
-mod shared;
 mod table;
 
 pub use lent::Lent;
 pub use owned::Owned;
-pub use paths::{HeldPath, NewPaths, Paths};
 pub use registry::Owners;
-pub use report::{Cycle, DropOutcome, Dropped, Plan, Planned, Shutdown};
+pub use report::{Cycle, DropOutcome, Dropped, HeldPath, NewPaths, Paths, Plan, Planned, Shutdown};

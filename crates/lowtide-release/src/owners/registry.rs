@@ -5,10 +5,8 @@ use std::sync::{Arc, MutexGuard};
 
 use lowtide_types::{Bytes, Holder};
 
-use super::lent::Lent;
-use super::paths::{HeldPath, NewPaths, Paths};
-use super::report::{DropOutcome, Dropped, Plan, Shutdown};
-use super::shared::Shared;
+use super::lent::{Lent, Shared};
+use super::report::{DropOutcome, Dropped, HeldPath, NewPaths, Paths, Plan, Shutdown};
 use super::table::{BEING_DROPPED, EntryId, Erased, IN_USE, OwnerTable, ValueId};
 use crate::failure::catch;
 use crate::fork;

@@ -11,8 +11,7 @@ use std::thread::ThreadId;
 use lowtide_types::{Bytes, Holder};
 
 use super::order::order;
-use super::paths::{HeldPath, Paths, UNNAMED};
-use super::report::{Cycle, Plan, Planned};
+use super::report::{Cycle, HeldPath, Paths, Plan, Planned, UNNAMED};
 
 /// The path of references that last for one call.
 pub(super) static IN_USE: LazyLock<Arc<str>> = LazyLock::new(|| "(in use)".into());

@@ -5,12 +5,10 @@ use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use lowtide_types::{
-    Bytes, DeviceId, Receipt, RungName, RungOutcome, RungReceipt, Settling, Target,
-};
+use lowtide_types::{Bytes, DeviceId, Receipt, RungName, RungOutcome, RungReceipt, Target};
 
 use super::stages::{Opened, StageError, Stages};
-use crate::climb::Request;
+use crate::climb::{Request, untouched};
 use crate::failure::message;
 use crate::readings::Gauge;
 use crate::rungs::Ladder;
@@ -106,20 +104,15 @@ impl<'a, M> Stage<'a, M> {
         let took_s = releaser.now().saturating_sub(began).as_secs_f64();
         let after = releaser.inventory().read();
         RungReceipt {
-            rung: RungName::Drop,
-            attempt: 1,
             outcome: match dropped {
                 Ok(()) => RungOutcome::Done,
                 Err(panic) => RungOutcome::Panicked { message: message(&*panic) },
             },
             touched: vec![self.opened.name.clone().into()],
-            skipped: Vec::new(),
-            expected_bytes: None,
-            before,
             after,
             freed_bytes: after.freed_since(&before),
-            settling: Settling::Steady,
             took_s,
+            ..untouched(RungName::Drop, 1, before)
         }
     }
 }

@@ -18,33 +18,14 @@ const LEAST_ROUNDS: u32 = 2;
 
 /// Runs the host language's garbage collector, alternating with trim, until nothing more is freed.
 #[derive(Debug)]
-pub struct Collect;
-
-/// The same for young objects alone, which is fast: what a task has just left behind is young.
-#[derive(Debug)]
-pub struct YoungCollect;
-
-impl Rung for YoungCollect {
-    fn name(&self) -> RungName {
-        RungName::Collect
-    }
-
-    fn lets_work_go_on(&self) -> bool {
-        true
-    }
-
-    fn expect(&self, inventory: &Inventory) -> Expectation {
-        Collect.expect(inventory)
-    }
-
-    fn hooks(&self, inventory: &Inventory) -> Vec<Arc<Hook>> {
-        Collect.hooks(inventory)
-    }
-
-    fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
-        Ok(collect(inventory, climb, false))
-    }
+pub struct Collect {
+    is_full: bool,
 }
+
+/// Looks at all objects.
+pub const COLLECT: Collect = Collect { is_full: true };
+/// Looks at young objects alone, which is fast: what a task has just left behind is young.
+pub const YOUNG_COLLECT: Collect = Collect { is_full: false };
 
 impl Rung for Collect {
     fn name(&self) -> RungName {
@@ -65,7 +46,7 @@ impl Rung for Collect {
     }
 
     fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
-        Ok(collect(inventory, climb, true))
+        Ok(collect(inventory, climb, self.is_full))
     }
 }
 

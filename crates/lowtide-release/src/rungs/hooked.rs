@@ -25,56 +25,44 @@ pub struct Hooked {
 }
 
 /// Moves models to host memory.
-pub const TO_HOST: Hooked = Hooked {
-    name: RungName::ToHost,
-    point: HookPoint::ToHost,
-    none: "no model can be moved to the host",
-    is_cheap: false,
-};
+pub const TO_HOST: Hooked =
+    Hooked::at(RungName::ToHost, HookPoint::ToHost, "no model can be moved to the host");
 /// Closes sessions of inference runtimes.
-pub const SESSIONS: Hooked = Hooked {
-    name: RungName::Sessions,
-    point: HookPoint::Sessions,
-    none: "no inference runtime is known",
-    is_cheap: false,
-};
+pub const SESSIONS: Hooked =
+    Hooked::at(RungName::Sessions, HookPoint::Sessions, "no inference runtime is known");
 /// Clears registered caches.
-pub const CACHES: Hooked = Hooked {
+pub const CACHES: Hooked =
+    Hooked::at(RungName::Caches, HookPoint::Caches, "no cache is registered");
+/// Clears the registered caches that are cheap to fill again, while work goes on.
+pub const CHEAP_CACHES: Hooked = Hooked {
     name: RungName::Caches,
     point: HookPoint::Caches,
     none: "no cache is registered",
-    is_cheap: false,
+    is_cheap: true,
 };
-/// Clears the registered caches that are cheap to fill again, while work goes on.
-pub const CHEAP_CACHES: Hooked = Hooked { is_cheap: true, ..CACHES };
 /// Frees workspaces, communicators and leftovers of other processes.
-pub const LIBRARIES: Hooked = Hooked {
-    name: RungName::Libraries,
-    point: HookPoint::Libraries,
-    none: "no library is known",
-    is_cheap: false,
-};
+pub const LIBRARIES: Hooked =
+    Hooked::at(RungName::Libraries, HookPoint::Libraries, "no library is known");
 
 /// Takes whole processes off the device; they live on. Of the named ladders, [`LadderName::Zero`] has it.
 ///
 /// [`LadderName::Zero`]: crate::LadderName::Zero
-pub const SUSPEND: Hooked = Hooked {
-    name: RungName::Suspend,
-    point: HookPoint::Suspend,
-    none: "no process is registered that can be suspended",
-    is_cheap: false,
-};
+pub const SUSPEND: Hooked = Hooked::at(
+    RungName::Suspend,
+    HookPoint::Suspend,
+    "no process is registered that can be suspended",
+);
 /// Ends processes, with all that they started. Of the named ladders, [`LadderName::Zero`] has it.
 ///
 /// [`LadderName::Zero`]: crate::LadderName::Zero
-pub const EXIT: Hooked = Hooked {
-    name: RungName::Exit,
-    point: HookPoint::Exit,
-    none: "no process is registered that may end",
-    is_cheap: false,
-};
+pub const EXIT: Hooked =
+    Hooked::at(RungName::Exit, HookPoint::Exit, "no process is registered that may end");
 
 impl Hooked {
+    const fn at(name: RungName, point: HookPoint, none: &'static str) -> Hooked {
+        Hooked { name, point, none, is_cheap: false }
+    }
+
     /// Runs the hooks as a part of another rung.
     pub(super) fn run(&self, inventory: &Inventory, climb: &Climb, climbed: &mut Climbed) {
         run(&self.hooks(inventory), climb, Round::ONLY, climbed);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lowtide_types::RungName;
 
-use super::collect::{Collect, YoungCollect};
+use super::collect::{COLLECT, YOUNG_COLLECT};
 use super::drop::DropOwners;
 use super::fraction::Fraction;
 use super::hooked::{CACHES, CHEAP_CACHES, EXIT, LIBRARIES, SESSIONS, SUSPEND, TO_HOST};
@@ -184,7 +184,7 @@ pub fn of_name(name: &RungName) -> Option<Arc<dyn Rung>> {
         RungName::Drop => Arc::new(DropOwners),
         RungName::Libraries => Arc::new(LIBRARIES),
         RungName::Caches => Arc::new(CACHES),
-        RungName::Collect => Arc::new(Collect),
+        RungName::Collect => Arc::new(COLLECT),
         RungName::Trim => Arc::new(Trim),
         RungName::ToHost => Arc::new(TO_HOST),
         RungName::Sessions => Arc::new(SESSIONS),
@@ -249,7 +249,7 @@ impl Ladder {
     /// Collects only young objects.
     #[must_use]
     pub fn with_young_collection(self) -> Ladder {
-        let rung: Arc<dyn Rung> = Arc::new(YoungCollect);
+        let rung: Arc<dyn Rung> = Arc::new(YOUNG_COLLECT);
         Ladder { is_young: true, ..self.replace(&RungName::Collect, &rung) }
     }
 

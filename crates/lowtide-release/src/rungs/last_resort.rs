@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lowtide_types::RungName;
 
-use super::collect::Collect;
+use super::collect::COLLECT;
 use super::hooked::{CACHES, SESSIONS, TO_HOST, expect, run, run_at};
 use super::rung::{Climbed, Expectation, Rung};
 use super::sleep::{SLEEP_LIMIT, Sleep};
@@ -76,7 +76,7 @@ impl Rung for Fallback {
     }
 
     fn hooks(&self, inventory: &Inventory) -> Vec<Arc<Hook>> {
-        let rungs: [&dyn Rung; 4] = [&TO_HOST, &SESSIONS, &CACHES, &Collect];
+        let rungs: [&dyn Rung; 4] = [&TO_HOST, &SESSIONS, &CACHES, &COLLECT];
         let of_rungs = rungs.iter().flat_map(|rung| rung.hooks(inventory));
         of_rungs.chain(inventory.hooks(HookPoint::Fallback)).collect()
     }
@@ -86,7 +86,7 @@ impl Rung for Fallback {
         for hooked in [&TO_HOST, &SESSIONS, &CACHES] {
             hooked.run(inventory, climb, &mut climbed);
         }
-        for rung in [&Collect as &dyn Rung, &Trim, &Sleep] {
+        for rung in [&COLLECT as &dyn Rung, &Trim, &Sleep] {
             if !climb.go_on() {
                 return Ok(Climbed { stopped: true, ..climbed });
             }

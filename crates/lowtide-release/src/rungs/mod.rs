@@ -11,7 +11,7 @@ mod rung;
 mod sleep;
 mod trim;
 
-pub use collect::{Collect, YoungCollect};
+pub use collect::{COLLECT, Collect, YOUNG_COLLECT};
 pub use drop::DropOwners;
 pub use fraction::Fraction;
 pub use hooked::{

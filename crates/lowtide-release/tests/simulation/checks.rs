@@ -40,7 +40,7 @@ impl Case<'_> {
                 self.check_numbers();
                 self.check_rungs();
                 self.check_order();
-                self.world.household.check(&self.receipt.holders);
+                self.world.owners.check(&self.receipt.holders);
                 self.check_claim();
                 assert_eq!(self.receipt.verdict, self.expected_verdict());
             }

@@ -14,9 +14,9 @@ use lowtide_release::{
 use crate::clock::{Hours, Time};
 use crate::deeds::{Deed, Doer, Props};
 use crate::gauge::{Moody, Temper};
-use crate::household::Household;
 use crate::journal::Journal;
 use crate::memory::{Blocks, Memory, Shelf, chunk_bytes};
+use crate::owners::Registry;
 use crate::plugs::{Fraction, Framework};
 use lowtide_testing::Dice;
 use lowtide_testing::refusing::{Faults, device_over};
@@ -38,7 +38,7 @@ pub(crate) struct World {
     pub(crate) releaser: Releaser,
     pub(crate) floor: Option<u64>,
     pub(crate) blocks: Blocks,
-    pub(crate) household: Household,
+    pub(crate) owners: Registry,
     /// What the world itself has in use.
     hands: Vec<Memory>,
     pub(crate) settings: Vec<Arc<Fraction>>,
@@ -97,8 +97,7 @@ impl World {
             releaser.set_floor(Bytes(floor));
         }
         releaser.set_disposable(dice.one_in(2));
-        let (blocks, household) =
-            (Blocks::new(&device, dice), Household::new(releaser.owners(), dice));
+        let (blocks, owners) = (Blocks::new(&device, dice), Registry::new(releaser.owners(), dice));
         releaser.add_pool(&blocks.pool);
         let mut world = World {
             asked,
@@ -107,7 +106,7 @@ impl World {
             releaser,
             floor,
             blocks,
-            household,
+            owners,
             hands: Vec::new(),
             settings: Vec::new(),
             frameworks: Vec::new(),
@@ -185,7 +184,7 @@ impl World {
 
     /// Owners get what they have not, work takes memory, and leaves some of it cached.
     pub(crate) fn grow(&mut self, dice: &mut Dice) {
-        self.household.fill(dice, &mut self.blocks, &self.props);
+        self.owners.fill(dice, &mut self.blocks, &self.props);
         for _ in 0..dice.roll(3) {
             self.hands.extend(self.blocks.take(dice));
         }
@@ -216,7 +215,7 @@ impl World {
         let things = Things {
             in_use: self.props.journal.in_use(),
             pool: self.blocks.pool.snapshot(),
-            owners: self.household.state(),
+            owners: self.owners.state(),
             settings: self.settings.iter().map(|setting| setting.counts()).collect(),
             hooks: self.hooks.iter().map(|(_, doer)| doer.calls()).collect(),
         };
@@ -239,7 +238,7 @@ impl World {
     /// Between two releases.
     pub(crate) fn live_on(&mut self, dice: &mut Dice) {
         if dice.one_in(2) {
-            self.household.let_one_go(dice);
+            self.owners.let_one_go(dice);
         }
         if dice.one_in(3) {
             // Others may have taken the room; then it sleeps on.
@@ -261,7 +260,7 @@ impl World {
         }
         self.blocks.pool.wake(Scope::Whole).unwrap();
         self.blocks.check();
-        self.household.end();
+        self.owners.end();
         drop((self.hands, self.plugged, self.frameworks));
         self.blocks.pool.trim(Bytes::ZERO).unwrap();
         // What the driver refused to take back it is asked to take once more.

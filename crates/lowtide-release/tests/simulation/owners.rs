@@ -64,15 +64,15 @@ struct Value {
     pocket: Pocket,
 }
 
-pub(crate) struct Household {
+pub(crate) struct Registry {
     places: Vec<Owned<Payload>>,
     values: Vec<Value>,
     notes: Vec<Weak<Note>>,
     outside: Vec<Borrow>,
 }
 
-impl Household {
-    pub(crate) fn new(owners: &Owners, dice: &mut Dice) -> Household {
+impl Registry {
+    pub(crate) fn new(owners: &Owners, dice: &mut Dice) -> Registry {
         let mut places: Vec<Owned<Payload>> = Vec::new();
         for number in 0..dice.roll(5) {
             let mut owned = owners.declare(&format!("engine.part{number}"));
@@ -87,7 +87,7 @@ impl Household {
             }
             places.push(owned);
         }
-        Household { places, values: Vec::new(), notes: Vec::new(), outside: Vec::new() }
+        Registry { places, values: Vec::new(), notes: Vec::new(), outside: Vec::new() }
     }
 
     /// Fills empty places, and has the new ones borrow and be held.
