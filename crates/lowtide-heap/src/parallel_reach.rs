@@ -18,7 +18,7 @@ struct Marking<R> {
     /// Returns what a node refers to.
     row: R,
     marks: Vec<AtomicBool>,
-    pool: Mutex<Pool>,
+    queue: Mutex<WorkQueue>,
     /// Notified when there is work to share, and when all work is done.
     changed: Condvar,
     /// How many threads wait for work.
@@ -26,7 +26,7 @@ struct Marking<R> {
 }
 
 #[derive(Default)]
-struct Pool {
+struct WorkQueue {
     /// Marked nodes whose references nobody has followed.
     shared: Vec<Vec<Node>>,
     /// How many threads are at work.
@@ -43,13 +43,13 @@ pub(crate) fn reached<'r>(
     let marking = Marking {
         row,
         marks: (0..nodes).map(|_| AtomicBool::new(false)).collect(),
-        pool: Mutex::default(),
+        queue: Mutex::default(),
         changed: Condvar::new(),
         waiting: AtomicUsize::new(0),
     };
     let is_new = |root: &Node| !marking.marks[root.index()].swap(true, Ordering::Relaxed);
     let first: Vec<Node> = roots.into_iter().filter(is_new).collect();
-    marking.pool().shared.push(first);
+    marking.queue().shared.push(first);
     thread::scope(|scope| {
         for _ in 1..threads.get() {
             // The others do the work of a thread that is refused.
@@ -63,8 +63,8 @@ pub(crate) fn reached<'r>(
 }
 
 impl<'r, R: Fn(Node) -> &'r [Node]> Marking<R> {
-    fn pool(&self) -> MutexGuard<'_, Pool> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, WorkQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn work(&self) {
@@ -73,28 +73,28 @@ impl<'r, R: Fn(Node) -> &'r [Node]> Marking<R> {
                 self.follow(node, &mut next);
                 if next.len() > MUCH && self.waiting.load(Ordering::Relaxed) > 0 {
                     let half = next.split_off(next.len() / 2);
-                    self.pool().shared.push(half);
+                    self.queue().shared.push(half);
                     self.changed.notify_one();
                 }
             }
-            self.pool().working -= 1;
+            self.queue().working -= 1;
         }
         self.changed.notify_all();
     }
 
     /// Waits for work. Returns `None` if there is none left.
     fn take(&self) -> Option<Vec<Node>> {
-        let mut pool = self.pool();
+        let mut queue = self.queue();
         loop {
-            if let Some(next) = pool.shared.pop() {
-                pool.working += 1;
+            if let Some(next) = queue.shared.pop() {
+                queue.working += 1;
                 return Some(next);
             }
-            if pool.working == 0 {
+            if queue.working == 0 {
                 return None;
             }
             self.waiting.fetch_add(1, Ordering::Relaxed);
-            pool = self.changed.wait(pool).unwrap_or_else(PoisonError::into_inner);
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
             self.waiting.fetch_sub(1, Ordering::Relaxed);
         }
     }

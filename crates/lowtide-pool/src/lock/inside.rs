@@ -1,7 +1,7 @@
 //! Fences and limits that call the pool which asks them. Such a call would ask the fence again, without
 //! end, or wait for the operation that asks. It is recognised by its thread and refused.
 
-use std::cell::RefCell;
+use lowtide_types::{ThreadMark, ThreadMarks};
 
 use crate::{Error, Result};
 
@@ -23,20 +23,18 @@ impl PoolAddress {
 }
 
 thread_local! {
-    /// The callbacks that run on this thread, the innermost last.
-    static HERE: RefCell<Vec<(PoolAddress, Callback)>> = const { RefCell::new(Vec::new()) };
+    /// The callbacks that run on this thread.
+    static HERE: ThreadMarks<(PoolAddress, Callback)> = const { ThreadMarks::new() };
 }
 
 /// Marks that a callback of a pool runs on this thread. Dropping it, also in a panic, ends that.
 pub(crate) struct Inside {
-    /// Whether it is on the list, which a thread that ends has not.
-    is_set: bool,
+    _mark: ThreadMark<(PoolAddress, Callback)>,
 }
 
 impl Inside {
     pub(crate) fn new(pool: PoolAddress, callback: Callback) -> Inside {
-        let mark = |here: &RefCell<Vec<_>>| here.borrow_mut().push((pool, callback));
-        Inside { is_set: HERE.try_with(mark).is_ok() }
+        Inside { _mark: ThreadMarks::set(&HERE, (pool, callback)) }
     }
 
     /// Marks that the pool with this monitor asks its fence.
@@ -45,17 +43,8 @@ impl Inside {
     }
 }
 
-impl Drop for Inside {
-    fn drop(&mut self) {
-        if self.is_set {
-            let _ = HERE.try_with(|here| here.borrow_mut().pop());
-        }
-    }
-}
-
 fn is_inside<M>(monitor: &M, callback: Callback) -> bool {
-    let mark = (PoolAddress::of(monitor), callback);
-    HERE.try_with(|here| here.borrow().contains(&mark)).unwrap_or(false)
+    ThreadMarks::has(&HERE, &(PoolAddress::of(monitor), callback))
 }
 
 /// Refuses if the fence of the pool with this monitor runs on this thread.

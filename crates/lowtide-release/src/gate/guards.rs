@@ -1,6 +1,5 @@
 //! The guards of work and of a closer.
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
 
@@ -14,6 +13,7 @@ use crate::sync::Arc;
 /// A pass borrows its gate, so that taking one costs no reference count, and stays on the thread that
 /// took it: a release that this thread asks for meanwhile would wait for itself, and is refused at once.
 /// [`into_owned`](Pass::into_owned) returns a pass that can be stored or sent to another thread.
+#[derive(Debug)]
 #[must_use = "dropping it ends the work"]
 pub struct Pass<'a> {
     core: &'a Arc<Core>,
@@ -23,6 +23,7 @@ pub struct Pass<'a> {
 }
 
 /// Work that has entered a gate, on whatever thread. Dropping the pass ends the work.
+#[derive(Debug)]
 #[must_use = "dropping it ends the work"]
 pub struct OwnedPass {
     core: Arc<Core>,
@@ -31,7 +32,7 @@ pub struct OwnedPass {
 }
 
 /// The pass that other work enters [within](super::Gate::enter_within): a [`Pass`] or an [`OwnedPass`].
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub struct Outer<'a> {
     core: &'a Arc<Core>,
     kind: Kind,
@@ -158,24 +159,6 @@ impl<'a> From<&'a Pass<'_>> for Outer<'a> {
 impl<'a> From<&'a OwnedPass> for Outer<'a> {
     fn from(pass: &'a OwnedPass) -> Outer<'a> {
         Outer { core: &pass.core, kind: pass.kind }
-    }
-}
-
-impl fmt::Debug for Pass<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pass({:?})", self.kind)
-    }
-}
-
-impl fmt::Debug for OwnedPass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OwnedPass({:?})", self.kind)
-    }
-}
-
-impl fmt::Debug for Outer<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Outer({:?})", self.kind)
     }
 }
 

@@ -215,6 +215,7 @@ impl fmt::Debug for Idling {
 }
 
 /// A task that is running. No release takes its memory while it exists.
+#[derive(Debug)]
 #[must_use = "dropping it ends the task"]
 pub struct Working {
     // Dropped in this order: out of the gate first, then counted as finished.
@@ -255,12 +256,6 @@ impl Working {
     /// [within](crate::Gate::enter_within) it.
     pub fn pass(&self) -> &OwnedPass {
         &self.pass
-    }
-}
-
-impl fmt::Debug for Working {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Working")
     }
 }
 
