@@ -1,4 +1,5 @@
-//! The floor: the device memory that a bare context uses, measured in a child process and stored.
+//! The floor: the device memory that a bare context uses, measured in a child process and stored. Both processes
+//! are here; the child writes one JSON line per step.
 //!
 //! The driver reports the memory of the child, so other processes may come and go meanwhile. Where it
 //! does not (some containers), the device's number is read before the child has a context, while it has
@@ -7,19 +8,21 @@
 //! each pair.
 
 use std::env;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail, ensure};
+use lowtide_device::digest::Keys;
 use lowtide_device::nvml::Nvml;
 use lowtide_device::survey::Surveyed;
-use lowtide_device::{Bytes, DeviceId};
+use lowtide_device::{Bytes, Device, DeviceId, end_with_parent};
 use lowtide_release::floor::{Floor, recall, remember};
 use serde::{Deserialize, Serialize};
 
+use crate::program::ending::Ending;
 use crate::text::page;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,7 +31,7 @@ const TRIES: usize = 3;
 /// A line that the child writes.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum ChildLine {
+enum ChildLine {
     /// The child has a bare context.
     Ready,
     /// The child could not create a context.
@@ -46,7 +49,7 @@ pub(crate) enum ChildLine {
 /// The number that a floor was taken from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum From {
+pub(crate) enum FloorSource {
     /// The driver's number for the child.
     Process,
     /// The difference of the device's numbers: uncertain, since others use the device too.
@@ -54,15 +57,19 @@ pub(crate) enum From {
 }
 
 /// The floor of a device as it is known now.
-pub(crate) struct Known {
+pub(crate) struct CurrentFloor {
     pub(crate) floor: Floor,
-    pub(crate) from: From,
+    pub(crate) from: FloorSource,
     /// True if it was measured just now.
     pub(crate) is_fresh: bool,
 }
 
 /// Returns the floor of a GPU, stored or measured now.
-pub(crate) fn of(device: &Surveyed, driver: &str, measure_anew: bool) -> anyhow::Result<Known> {
+pub(crate) fn of(
+    device: &Surveyed,
+    driver: &str,
+    measure_anew: bool,
+) -> anyhow::Result<CurrentFloor> {
     let uuid = device.info.uuid.clone().context("this GPU has no UUID")?;
     let (mut remembered, mut unused) = match recall() {
         Ok(remembered) => (remembered, None),
@@ -73,7 +80,7 @@ pub(crate) fn of(device: &Surveyed, driver: &str, measure_anew: bool) -> anyhow:
         unused = floor.on(device.info.total).err();
         // A trial that failed may succeed today.
         if unused.is_none() && !measure_anew && floor.trial_failure.is_none() {
-            return Ok(Known { floor, from: From::Process, is_fresh: false });
+            return Ok(CurrentFloor { floor, from: FloorSource::Process, is_fresh: false });
         }
     }
     let (bytes, from, trial_failure) = measure(device.info.id, &uuid)?;
@@ -83,7 +90,7 @@ pub(crate) fn of(device: &Surveyed, driver: &str, measure_anew: bool) -> anyhow:
     let floor = Floor { uuid, driver: driver.to_owned(), bytes, measured_at_s, trial_failure };
     floor.on(device.info.total).context("the measurement cannot be right")?;
     remembered.push(floor.clone());
-    let stored = if from == From::Process { remember(&remembered) } else { Ok(()) };
+    let stored = if from == FloorSource::Process { remember(&remembered) } else { Ok(()) };
     match (stored, unused) {
         (Err(error), _) => page::complain(&format!("the floor could not be stored: {error}")),
         (Ok(()), Some(error)) => {
@@ -91,10 +98,10 @@ pub(crate) fn of(device: &Surveyed, driver: &str, measure_anew: bool) -> anyhow:
         }
         (Ok(()), None) => {}
     }
-    Ok(Known { floor, from, is_fresh: true })
+    Ok(CurrentFloor { floor, from, is_fresh: true })
 }
 
-fn measure(id: DeviceId, uuid: &str) -> anyhow::Result<(Bytes, From, Option<String>)> {
+fn measure(id: DeviceId, uuid: &str) -> anyhow::Result<(Bytes, FloorSource, Option<String>)> {
     let nvml = Nvml::load()?;
     for _ in 0..TRIES {
         let before = nvml.usage(uuid)?.in_use();
@@ -118,11 +125,11 @@ fn measure(id: DeviceId, uuid: &str) -> anyhow::Result<(Bytes, From, Option<Stri
         };
         child.finish();
         if let Some(own) = own {
-            return Ok((own, From::Process, failure));
+            return Ok((own, FloorSource::Process, failure));
         }
         let after = nvml.usage(uuid)?.in_use();
         if before == after {
-            return Ok((with.saturating_sub(before), From::Difference, failure));
+            return Ok((with.saturating_sub(before), FloorSource::Difference, failure));
         }
     }
     bail!(
@@ -207,4 +214,41 @@ impl Drop for FloorChild {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Runs in the child: holds a bare context until it is told to go on, then tries each operation once, so that
+/// what `doctor` reports as working has been seen to work.
+pub(super) fn run_child(id: DeviceId, parent: Option<u32>) -> anyhow::Result<Ending> {
+    parent.map_or(Ok(()), end_with_parent)?;
+    let device = match Device::open(id) {
+        Ok(device) => device,
+        Err(error) => {
+            page::print_json_line(&ChildLine::Failed { reason: error.to_string() })?;
+            return Ok(Ending::Proved);
+        }
+    };
+    page::print_json_line(&ChildLine::Ready)?;
+    io::stdin().lock().read_line(&mut String::new())?;
+    let failure = trial(&device).err().map(|error| format!("{error:#}"));
+    page::print_json_line(&ChildLine::Tried { failure })?;
+    Ok(Ending::Proved)
+}
+// Reserves, creates, maps, fills, digests, and copies one page out and back.
+fn trial(device: &Device) -> anyhow::Result<()> {
+    let (start, page) = (Bytes::ZERO, device.info().page);
+    let reservation = device.reserve(page)?;
+    reservation.map(start, device.create(page)?)?;
+    reservation.open(start, page)?;
+    let (backup, stream, keys) =
+        (device.host_memory(page)?, device.stream()?, Keys::of_this_process());
+    stream.fill((&reservation, start), 0xa5, page)?;
+    let before = stream.digest((&reservation, start), page, keys)?.wait()?;
+    stream.copy_out((&reservation, start), (&backup, start), page)?;
+    stream.fill((&reservation, start), 0, page)?;
+    stream.copy_in((&backup, start), (&reservation, start), page)?;
+    let after = stream.digest((&reservation, start), page, keys)?.wait()?;
+    ensure!(before == after, "a page changed on its way to the host and back");
+    let expected = keys.digest(&vec![0xa5; page.as_usize()]);
+    ensure!(before == [expected], "the device and the host compute different digests of a page");
+    Ok(())
 }

@@ -4,7 +4,6 @@ mod agents;
 mod demo;
 mod doctor;
 mod floor;
-mod floor_child;
 mod helper;
 mod ps;
 mod replay;
@@ -96,7 +95,7 @@ impl Command {
             Command::Demo(options) => demo::run(options),
             Command::Replay(options) => replay::run(options),
             Command::Generate(options) => generate::run::<Arguments>(options),
-            Command::FloorChild { device, parent } => floor_child::run(*device, *parent),
+            Command::FloorChild { device, parent } => floor::run_child(*device, *parent),
         }
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use self::measure::Speeds;
 use crate::arguments::devices::{self, MissingDevice};
-use crate::commands::floor::{self, Known};
+use crate::commands::floor::{self, CurrentFloor};
 use crate::commands::suspend_trial;
 use crate::program::ending::Ending;
 use crate::text::page::{self, Page};
@@ -58,7 +58,7 @@ struct DeviceReport {
     /// The reason why there is no floor.
     floor_reason: Option<String>,
     /// The number that the floor was taken from.
-    floor_from: Option<floor::From>,
+    floor_from: Option<floor::FloorSource>,
     measured: Option<Speeds>,
     /// The reason why there are no speeds, although they were asked for.
     measured_reason: Option<String>,
@@ -119,7 +119,7 @@ fn examine(device: Surveyed, driver: &str, options: &Options) -> DeviceReport {
     }
     match floor {
         Ok(None) => report.floor_bytes = Some(Bytes::ZERO),
-        Ok(Some(Known { floor, from, is_fresh })) => {
+        Ok(Some(CurrentFloor { floor, from, is_fresh })) => {
             note_trial(&mut report.device, &floor);
             report.floor_bytes = Some(floor.bytes);
             (report.floor_from, report.floor_is_fresh) = (Some(from), is_fresh);
@@ -201,7 +201,7 @@ fn floor_text(report: &DeviceReport) -> String {
         (Some(_), _) if report.device.info.id == DeviceId::Host => {
             "0.0 MiB (no context is needed)".to_owned()
         }
-        (Some(floor), _) if report.floor_from == Some(floor::From::Difference) => format!(
+        (Some(floor), _) if report.floor_from == Some(floor::FloorSource::Difference) => format!(
             "about {floor} for a bare context (measured now and not stored: the driver reports no memory of \
              processes, so other processes may be part of it)"
         ),
