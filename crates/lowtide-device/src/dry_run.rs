@@ -12,9 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use lowtide_types::{Bytes, DeviceId, Source, Usage};
 
-use crate::backend::{Backend, BackendStream, Handle};
+use crate::backend::{Address, Backend, BackendStream, DeviceInfo, DeviceKind, Handle};
 use crate::facts::SizeRule;
-use crate::info::{Address, DeviceInfo, DeviceKind};
 use crate::sync::lock;
 use crate::{Error, Result};
 

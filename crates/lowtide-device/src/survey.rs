@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
+use crate::backend::{DeviceInfo, DeviceKind};
 use crate::cuda::{Card, Driver};
 use crate::facts::Attempt;
-use crate::info::{DeviceInfo, DeviceKind};
 use crate::nvml::Nvml;
 use crate::os::yama::PtraceScope;
 use crate::os::{identity, memory};

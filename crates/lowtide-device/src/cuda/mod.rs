@@ -27,8 +27,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUmemAccess_flags, CUmemAccessDesc};
 
-use crate::backend::{Backend, BackendStream, Handle};
-use crate::info::{Address, DeviceInfo, DeviceKind};
+use crate::backend::{Address, Backend, BackendStream, DeviceInfo, DeviceKind, Handle};
 use crate::nvml::Nvml;
 use crate::{Bytes, Error, Result, Source, Usage};
 

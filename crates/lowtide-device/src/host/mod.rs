@@ -14,9 +14,8 @@ use std::alloc::Layout;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use crate::backend::{Backend, BackendStream, Handle};
+use crate::backend::{Address, Backend, BackendStream, DeviceInfo, DeviceKind, Handle};
 use crate::facts::SizeRule;
-use crate::info::{Address, DeviceInfo, DeviceKind};
 use crate::os::headroom;
 use crate::sync::lock;
 use crate::{Bytes, DeviceId, Error, Result, Source, Usage};

@@ -261,40 +261,10 @@ impl Work {
                 }
             }
             Work::Digest { pages, out, count, keys } => {
-                for index in 0..count {
-                    // SAFETY: `pages` has `count` entries.
-                    let entry = unsafe { pages.add(index) };
-                    // SAFETY: staged before this work was given, and not written since.
-                    let page = unsafe { entry.read() };
-                    let at = pointer(page).cast_const();
-                    let locked = locks.lock(&range(at, PAGE_BYTES), &(0..0));
-                    // SAFETY: each entry is the address of a mapped, open page, which no stream writes
-                    // now.
-                    let bytes = unsafe { std::slice::from_raw_parts(at, PAGE_BYTES) };
-                    let digest = keys.digest(bytes);
-                    drop(locked);
-                    // SAFETY: `out` has room for `count` digests.
-                    let slot = unsafe { out.add(index) };
-                    // SAFETY: inside the staging, aligned; the reader waits for this to be done.
-                    unsafe { slot.write(digest) };
-                }
+                each_page(locks, (pages, count), out, |page| keys.digest(page));
             }
             Work::Look { pages, out, count } => {
-                for index in 0..count {
-                    // SAFETY: `pages` has `count` entries.
-                    let entry = unsafe { pages.add(index) };
-                    // SAFETY: staged before this work was given, and not written since.
-                    let at = pointer(unsafe { entry.read() }).cast_const();
-                    let locked = locks.lock(&range(at, PAGE_BYTES), &(0..0));
-                    // SAFETY: as for a digest.
-                    let bytes = unsafe { std::slice::from_raw_parts(at, PAGE_BYTES) };
-                    let look = packing::look(bytes);
-                    drop(locked);
-                    // SAFETY: `out` has room for `count` words.
-                    let slot = unsafe { out.add(index) };
-                    // SAFETY: as for a digest.
-                    unsafe { slot.write(look.to_word()) };
-                }
+                each_page(locks, (pages, count), out, |page| packing::look(page).to_word());
             }
             Work::Pack { from, to, base } => {
                 let _locked = locks.lock(&range(from, PAGE_BYTES), &range(to, PACKED_BYTES));
@@ -325,6 +295,29 @@ impl Work {
                 unsafe { out.cast::<[u32; packing::SEGMENTS]>().write(differs) };
             }
         }
+    }
+}
+
+// Writes one result for each page of a list in staging memory to another list there.
+fn each_page<T>(
+    locks: &PageLocks,
+    (pages, count): (*const Address, usize),
+    out: *mut T,
+    compute: impl Fn(&[u8]) -> T,
+) {
+    for index in 0..count {
+        // SAFETY: `pages` has `count` entries.
+        let entry = unsafe { pages.add(index) };
+        // SAFETY: staged before this work was given, and not written since.
+        let at = pointer(unsafe { entry.read() }).cast_const();
+        let locked = locks.lock(&range(at, PAGE_BYTES), &(0..0));
+        // SAFETY: each entry is the address of a mapped, open page, which no stream writes now.
+        let result = compute(unsafe { std::slice::from_raw_parts(at, PAGE_BYTES) });
+        drop(locked);
+        // SAFETY: `out` has room for `count` results.
+        let slot = unsafe { out.add(index) };
+        // SAFETY: inside the staging, aligned; the reader waits for this to be done.
+        unsafe { slot.write(result) };
     }
 }
 

@@ -315,15 +315,15 @@ mod tests {
     use super::*;
 
     /// A folder under the temporary one, removed at the end.
-    struct Place(PathBuf);
+    struct TestFolder(PathBuf);
 
-    impl Place {
-        fn new(name: &str) -> Place {
+    impl TestFolder {
+        fn new(name: &str) -> TestFolder {
             let path =
                 std::env::temp_dir().join(format!("lowtide-private-{name}-{}", std::process::id()));
             let _ = fs::remove_dir_all(&path);
             DirBuilder::new().mode(0o700).create(&path).unwrap();
-            Place(path)
+            TestFolder(path)
         }
 
         fn join(&self, name: &str) -> PathBuf {
@@ -331,7 +331,7 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for TestFolder {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_this_users_alone() {
-        let place = Place::new("own");
+        let place = TestFolder::new("own");
         assert!(PrivateFolder::open(&place.join("a/b")).unwrap().is_none());
         let folder = PrivateFolder::create(&place.join("a/b")).unwrap();
         folder.replace("x", b"one").unwrap();
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn links_are_neither_read_nor_written_through() {
-        let place = Place::new("links");
+        let place = TestFolder::new("links");
         let folder = PrivateFolder::create(&place.join("own")).unwrap();
         let victim = place.join("victim");
         fs::write(&victim, "precious").unwrap();
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn what_is_no_plain_file_is_an_error_at_once() {
-        let place = Place::new("kinds");
+        let place = TestFolder::new("kinds");
         let folder = PrivateFolder::create(&place.join("own")).unwrap();
         let fifo = place.join("own/fifo");
         mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn a_place_that_others_can_change_is_refused() {
-        let place = Place::new("others");
+        let place = TestFolder::new("others");
         let open = place.join("open");
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();

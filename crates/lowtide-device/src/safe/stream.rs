@@ -22,7 +22,7 @@ use crate::safe::host_memory::HostPiece;
 use crate::safe::in_flight::{InFlight, Pins, WorkNumber};
 use crate::safe::shared::Shared;
 use crate::safe::staging::Staging;
-use crate::{Bytes, Error, HostMemory, Reservation, Result};
+use crate::{Address, Bytes, Error, HostMemory, Reservation, Result};
 
 pub use packed::{PackedPlace, PendingDifferences, PendingLooks};
 pub use pending::PendingDigests;
@@ -83,19 +83,32 @@ impl Stream {
         (to, host_offset): (&Arc<HostMemory>, Bytes),
         size: Bytes,
     ) -> Result<()> {
-        from.space.same_device("copy_out", "stream", &self.device)?;
-        from.space.same_device("copy_out", "host memory", to.device())?;
-        let range = from.space.pin("copy_out", offset, size)?;
-        let host = to.pin("copy_out", host_offset, size)?;
-        let pieces = host.pieces(host_offset, size);
+        self.copy("copy_out", (from, offset), (to, host_offset), size, |from, to, size| {
+            // SAFETY: both ranges are pinned until the stream has passed; a piece lies within one
+            // registration.
+            unsafe { self.raw.copy_out(from, to, size) }
+        })
+    }
+
+    // Gives a copy between the device and the host, piece by piece of registered memory.
+    fn copy(
+        &self,
+        operation: &'static str,
+        (reservation, offset): (&Reservation, Bytes),
+        (memory, host_offset): (&Arc<HostMemory>, Bytes),
+        size: Bytes,
+        copy: impl Fn(Address, *mut u8, Bytes) -> Result<()>,
+    ) -> Result<()> {
+        let space = &reservation.space;
+        space.same_device(operation, "stream", &self.device)?;
+        space.same_device(operation, "host memory", memory.device())?;
+        let range = space.pin(operation, offset, size)?;
+        let host = memory.pin(operation, host_offset, size)?;
+        let mut pieces = host.pieces(host_offset, size).into_iter();
         self.give(Pins { ranges: vec![range], host: Some(host) }, || {
-            for HostPiece { at, size, before } in pieces {
-                let from = from.space.address_of(offset + before);
-                // SAFETY: both ranges are pinned until the stream has passed; a piece lies within
-                // one registration.
-                unsafe { self.raw.copy_out(from, at, size) }?;
-            }
-            Ok(())
+            pieces.try_for_each(|HostPiece { at, size, before }| {
+                copy(space.address_of(offset + before), at, size)
+            })
         })
     }
 
@@ -109,18 +122,9 @@ impl Stream {
         (to, offset): (&Reservation, Bytes),
         size: Bytes,
     ) -> Result<()> {
-        to.space.same_device("copy_in", "stream", &self.device)?;
-        to.space.same_device("copy_in", "host memory", from.device())?;
-        let range = to.space.pin("copy_in", offset, size)?;
-        let host = from.pin("copy_in", host_offset, size)?;
-        let pieces = host.pieces(host_offset, size);
-        self.give(Pins { ranges: vec![range], host: Some(host) }, || {
-            for HostPiece { at, size, before } in pieces {
-                let to = to.space.address_of(offset + before);
-                // SAFETY: as in `copy_out`.
-                unsafe { self.raw.copy_in(at, to, size) }?;
-            }
-            Ok(())
+        self.copy("copy_in", (to, offset), (from, host_offset), size, |to, from, size| {
+            // SAFETY: as in `copy_out`.
+            unsafe { self.raw.copy_in(from, to, size) }
         })
     }
 
@@ -152,23 +156,14 @@ impl Stream {
         (to, offset): (&Reservation, Bytes),
         size: Bytes,
     ) -> Result<()> {
-        to.space.same_device("copy_in_by_kernel", "stream", &self.device)?;
-        to.space.same_device("copy_in_by_kernel", "host memory", from.device())?;
         let is_whole = |bytes: &Bytes| bytes.is_multiple_of(Bytes::kib(4));
         if ![host_offset, offset, size].iter().all(is_whole) {
             let (device, operation) = (self.device.id(), "copy_in_by_kernel");
             return Err(Error::BadSize { device, operation, size, rule: SizeRule::KernelCopies });
         }
-        let range = to.space.pin("copy_in_by_kernel", offset, size)?;
-        let host = from.pin("copy_in_by_kernel", host_offset, size)?;
-        let pieces = host.pieces(host_offset, size);
-        self.give(Pins { ranges: vec![range], host: Some(host) }, || {
-            for HostPiece { at, size, before } in pieces {
-                let to = to.space.address_of(offset + before);
-                // SAFETY: as in `copy_out`; registrations begin and end at whole pages.
-                unsafe { self.raw.copy_in_by_kernel(at, to, size) }?;
-            }
-            Ok(())
+        self.copy("copy_in_by_kernel", (to, offset), (from, host_offset), size, |to, from, size| {
+            // SAFETY: as in `copy_out`; registrations begin and end at whole pages.
+            unsafe { self.raw.copy_in_by_kernel(from, to, size) }
         })
     }
 

@@ -9,12 +9,14 @@
     reason = "keeps the book of this process behind a pointer that a fork outlives"
 )]
 
+use std::cell::OnceCell;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, Once};
 
 use crate::os::process::Generation;
+use crate::sync::lock;
 use crate::{Bytes, Error, Result};
 
 use super::left::{HostHeadroom, MARGIN};
@@ -105,23 +107,16 @@ struct Book {
     made_in: Generation,
     /// Where the kernel's numbers are.
     root: PathBuf,
-    state: Mutex<State>,
+    grants: Mutex<Grants>,
 }
 
-struct State {
+struct Grants {
     granted: Bytes,
     /// The number in this process's record.
     written: Bytes,
-    records: Known,
-}
-
-/// What is known of other processes.
-enum Known {
-    /// Nothing was asked yet.
-    Unopened,
-    Records(Records),
-    /// The directory cannot be used: only this process's grants count.
-    Alone,
+    /// The records of this user's processes, opened at the first request; `None` if the directory cannot
+    /// be used: only this process's grants count then.
+    records: OnceCell<Option<Records>>,
 }
 
 static CURRENT: AtomicPtr<Book> = AtomicPtr::new(std::ptr::null_mut());
@@ -137,9 +132,9 @@ fn book() -> &'static Book {
 }
 
 fn install(known: *mut Book, root: &Path) -> &'static Book {
-    let state = State { granted: Bytes::ZERO, written: Bytes::ZERO, records: Known::Unopened };
-    let book =
-        Book { made_in: Generation::current(), root: root.to_owned(), state: Mutex::new(state) };
+    let grants = Grants { granted: Bytes::ZERO, written: Bytes::ZERO, records: OnceCell::new() };
+    let (made_in, grants) = (Generation::current(), Mutex::new(grants));
+    let book = Book { made_in, root: root.to_owned(), grants };
     // One per process: grants refer to it until the end.
     let fresh = Box::into_raw(Box::new(book));
     match CURRENT.compare_exchange(known, fresh, Ordering::AcqRel, Ordering::Acquire) {
@@ -162,13 +157,10 @@ pub fn pretend(root: &Path) {
 }
 
 impl Book {
-    fn decide(&self, requested: Bytes, grants: bool) -> Result<()> {
-        let mut state = self.state();
-        let State { granted, written, records } = &mut *state;
-        if matches!(records, Known::Unopened) {
-            *records = self.open();
-        }
-        let records = records.get();
+    fn decide(&self, requested: Bytes, is_taken: bool) -> Result<()> {
+        let mut grants = lock(&self.grants);
+        let Grants { granted, written, records } = &mut *grants;
+        let records = records.get_or_init(|| self.open()).as_ref();
         // Held until this process's record has the new number.
         let locked = records.and_then(|records| told(records.lock()));
         // Grants are read before the kernel's number: what becomes resident in between counts twice
@@ -180,18 +172,18 @@ impl Book {
         if requested > left {
             return Err(Error::NoHostHeadroom { requested, left, limit, promised });
         }
-        if grants {
+        if is_taken {
             *granted += requested;
             write(records, *granted, written);
         }
         Ok(())
     }
 
-    fn open(&self) -> Known {
+    fn open(&self) -> Option<Records> {
         let is_real = self.root == Path::new("/");
         let records =
             if is_real { Records::of_user() } else { Records::create(&self.root.join("records")) };
-        told(records).map_or(Known::Alone, Known::Records)
+        told(records)
     }
 
     fn give_back(&self, size: Bytes) {
@@ -199,31 +191,17 @@ impl Book {
         if size == Bytes::ZERO || !self.made_in.is_current() {
             return;
         }
-        let mut state = self.state();
-        let State { granted, written, records } = &mut *state;
+        let mut grants = lock(&self.grants);
+        let Grants { granted, written, records } = &mut *grants;
         *granted = *granted - size;
         if *granted > Bytes::ZERO && written.saturating_sub(*granted) < WORTH_WRITING {
             return;
         }
-        let records = records.get();
+        let records = records.get().and_then(Option::as_ref);
         // Not while another process adds the records up. Where that takes too long, a number that is
         // read half old and half new does less harm than one that stays.
         let _locked = records.and_then(|records| records.lock().ok());
         write(records, *granted, written);
-    }
-
-    // A panic cannot leave it half-written: each change is one number.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Known {
-    fn get(&self) -> Option<&Records> {
-        match self {
-            Known::Records(records) => Some(records),
-            Known::Unopened | Known::Alone => None,
-        }
     }
 }
 
