@@ -19,38 +19,24 @@ use lowtide_device::{
 use crate::Dice;
 use crate::strikes::Strikes;
 
-/// A call that can be refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Call {
-    Create,
-    Destroy,
-    Map,
-    Open,
-    Unmap,
-    Copy,
-    Digest,
-    Stream,
-    Synchronize,
-    Usage,
-}
-
-const CALLS: [Call; 10] = [
-    Call::Create,
-    Call::Destroy,
-    Call::Map,
-    Call::Open,
-    Call::Unmap,
-    Call::Copy,
-    Call::Digest,
-    Call::Stream,
-    Call::Synchronize,
-    Call::Usage,
+/// The calls that can be refused.
+const CALLS: [&str; 10] = [
+    "create",
+    "destroy",
+    "map",
+    "open",
+    "unmap",
+    "copy",
+    "digest",
+    "stream",
+    "synchronize",
+    "usage",
 ];
 
 /// The calls that a device of [`device_over`] refuses, and what happens between its calls.
 #[derive(Default)]
 pub struct Faults {
-    armed: Mutex<Vec<(Call, Strikes)>>,
+    armed: Mutex<Vec<(&'static str, Strikes)>>,
     struck: AtomicU64,
     /// The number of packs that are still to be spoilt, and of unpacks.
     spoilt: AtomicU64,
@@ -138,11 +124,11 @@ impl Faults {
         self.struck.load(Relaxed)
     }
 
-    fn armed(&self) -> MutexGuard<'_, Vec<(Call, Strikes)>> {
+    fn armed(&self) -> MutexGuard<'_, Vec<(&'static str, Strikes)>> {
         self.armed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn strike(&self, call: Call) -> Result<()> {
+    fn strike(&self, call: &'static str) -> Result<()> {
         let mut armed = self.armed();
         let mut is_refused = false;
         for (_, strikes) in armed.iter_mut().filter(|(armed, _)| *armed == call) {
@@ -153,24 +139,7 @@ impl Faults {
         }
         self.struck.fetch_add(1, Relaxed);
         let (device, name) = (Some(DeviceId::Host), "CUDA_ERROR_UNKNOWN".to_owned());
-        Err(Error::Driver { device, call: call.name(), code: 999, name })
-    }
-}
-
-impl Call {
-    fn name(self) -> &'static str {
-        match self {
-            Call::Create => "create",
-            Call::Destroy => "destroy",
-            Call::Map => "map",
-            Call::Open => "open",
-            Call::Unmap => "unmap",
-            Call::Copy => "copy",
-            Call::Digest => "digest",
-            Call::Stream => "stream",
-            Call::Synchronize => "synchronize",
-            Call::Usage => "usage",
-        }
+        Err(Error::Driver { device, call, code: 999, name })
     }
 }
 
@@ -195,7 +164,7 @@ struct Refusing {
 }
 
 impl Refusing {
-    fn ask(&self, call: Call) -> Result<&dyn Backend> {
+    fn ask(&self, call: &'static str) -> Result<&dyn Backend> {
         self.faults.strike(call)?;
         Ok(self.real.backend())
     }
@@ -210,7 +179,7 @@ unsafe impl Backend for Refusing {
     }
 
     fn usage(&self) -> Result<Usage> {
-        self.ask(Call::Usage)?.usage()
+        self.ask("usage")?.usage()
     }
 
     fn calls(&self) -> u64 {
@@ -226,23 +195,23 @@ unsafe impl Backend for Refusing {
     }
 
     fn create(&self, size: Bytes) -> Result<Handle> {
-        self.ask(Call::Create)?.create(size)
+        self.ask("create")?.create(size)
     }
 
     unsafe fn destroy(&self, chunk: Handle, size: Bytes) -> Result<()> {
-        unsafe { self.ask(Call::Destroy)?.destroy(chunk, size) }
+        unsafe { self.ask("destroy")?.destroy(chunk, size) }
     }
 
     unsafe fn map(&self, at: Address, chunk: Handle, size: Bytes) -> Result<()> {
-        unsafe { self.ask(Call::Map)?.map(at, chunk, size) }
+        unsafe { self.ask("map")?.map(at, chunk, size) }
     }
 
     unsafe fn open(&self, at: Address, size: Bytes) -> Result<()> {
-        unsafe { self.ask(Call::Open)?.open(at, size) }
+        unsafe { self.ask("open")?.open(at, size) }
     }
 
     unsafe fn unmap(&self, at: Address, size: Bytes) -> Result<()> {
-        let real = self.ask(Call::Unmap)?;
+        let real = self.ask("unmap")?;
         self.faults.pass(Moment::Unmapping(at, size));
         unsafe { real.unmap(at, size) }
     }
@@ -264,12 +233,12 @@ unsafe impl Backend for Refusing {
     }
 
     fn stream(&self) -> Result<Box<dyn BackendStream>> {
-        let real = self.ask(Call::Stream)?.stream()?;
+        let real = self.ask("stream")?.stream()?;
         Ok(Box::new(RefusingStream { real, faults: Arc::clone(&self.faults) }))
     }
 
     fn synchronize(&self) -> Result<()> {
-        self.ask(Call::Synchronize)?.synchronize()
+        self.ask("synchronize")?.synchronize()
     }
 }
 
@@ -311,25 +280,25 @@ unsafe impl BackendStream for RefusingStream {
     }
 
     unsafe fn copy_out(&self, from: Address, to: *mut u8, size: Bytes) -> Result<()> {
-        self.faults.strike(Call::Copy)?;
+        self.faults.strike("copy")?;
         unsafe { self.real.copy_out(from, to, size) }?;
         self.done(Moment::CopiedOut(from, size))
     }
 
     unsafe fn copy_in(&self, from: *const u8, to: Address, size: Bytes) -> Result<()> {
-        self.faults.strike(Call::Copy)?;
+        self.faults.strike("copy")?;
         unsafe { self.real.copy_in(from, to, size) }?;
         self.done(Moment::CopiedIn(to, size))
     }
 
     unsafe fn copy_in_by_kernel(&self, from: *const u8, to: Address, size: Bytes) -> Result<()> {
-        self.faults.strike(Call::Copy)?;
+        self.faults.strike("copy")?;
         unsafe { self.real.copy_in_by_kernel(from, to, size) }?;
         self.done(Moment::CopiedIn(to, size))
     }
 
     unsafe fn copy_within(&self, from: Address, to: Address, size: Bytes) -> Result<()> {
-        self.faults.strike(Call::Copy)?;
+        self.faults.strike("copy")?;
         unsafe { self.real.copy_within(from, to, size) }?;
         self.done(Moment::CopiedWithin(from, size))
     }
@@ -345,26 +314,26 @@ unsafe impl BackendStream for RefusingStream {
         count: usize,
         keys: &Keys,
     ) -> Result<()> {
-        self.faults.strike(Call::Digest)?;
+        self.faults.strike("digest")?;
         unsafe { self.real.digest(pages, out, count, keys) }?;
         // The list is staging memory, which stays as it is until the digests were waited for.
         self.done(Moment::Digested(unsafe { std::slice::from_raw_parts(pages, count) }))
     }
 
     unsafe fn look(&self, pages: *const Address, out: *mut u32, count: usize) -> Result<()> {
-        self.faults.strike(Call::Digest)?;
+        self.faults.strike("digest")?;
         unsafe { self.real.look(pages, out, count) }
     }
 
     unsafe fn pack(&self, from: Address, to: Address, bases: &[u8]) -> Result<()> {
-        self.faults.strike(Call::Copy)?;
+        self.faults.strike("copy")?;
         unsafe { self.real.pack(from, to, bases) }?;
         self.spoil(&self.faults.spoilt, to.0 as usize + PACKED_BYTES / 2)?;
         self.done(Moment::CopiedOut(from, pages(bases.len())))
     }
 
     unsafe fn unpack(&self, from: Address, to: Address, count: usize) -> Result<()> {
-        self.faults.strike(Call::Copy)?;
+        self.faults.strike("copy")?;
         unsafe { self.real.unpack(from, to, count) }?;
         self.spoil(&self.faults.unpacked_wrongly, to.0 as usize + PAGE_BYTES / 2)?;
         self.done(Moment::CopiedIn(to, pages(count)))
@@ -377,7 +346,7 @@ unsafe impl BackendStream for RefusingStream {
         count: usize,
         out: *mut u32,
     ) -> Result<()> {
-        self.faults.strike(Call::Digest)?;
+        self.faults.strike("digest")?;
         unsafe { self.real.differs(packed, pages, count, out) }
     }
 

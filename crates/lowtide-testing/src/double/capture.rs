@@ -11,11 +11,11 @@ use super::code::{
 use super::entry::entry;
 use super::objects::{Capture, Current, Graph, Work};
 use super::pointers::{CallResult, Out};
-use super::state;
+use super::tables;
 
 entry! {
     fn cuStreamBeginCapture_v2(handle: u64, mode: i32) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let Current { context, .. } = state.healthy()?;
         if !(GLOBAL..=RELAXED).contains(&mode) {
             return Err(INVALID_VALUE);
@@ -35,7 +35,7 @@ entry! {
 
     // The capture is over, whichever thread ends it.
     fn cuStreamEndCapture(handle: u64, graph: Out<u64>) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let Current { context, .. } = state.healthy()?;
         let stream = state.stream(context, handle)?;
         let capture = stream.capture.take().ok_or(ILLEGAL_STATE)?;
@@ -53,7 +53,7 @@ entry! {
     }
 
     fn cuStreamIsCapturing(handle: u64, status: Out<i32>) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let Current { context, .. } = state.healthy()?;
         status.put(match &state.stream(context, handle)?.capture {
             None => 0,
@@ -71,7 +71,7 @@ entry! {
     }
 
     fn cuGraphInstantiateWithFlags(exec: Out<u64>, graph: u64, _flags: u64) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         state.healthy()?;
         let source = state.graphs.get(&graph).filter(|graph| !graph.is_executable);
         let source = source.ok_or(INVALID_HANDLE)?;
@@ -90,7 +90,7 @@ entry! {
     }
 
     fn cuGraphLaunch(exec: u64, handle: u64) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let current = state.healthy()?;
         let found = state.graphs.get(&exec).filter(|graph| graph.is_executable);
         let work = Work::Graph(Arc::clone(&found.ok_or(INVALID_HANDLE)?.work));
@@ -99,7 +99,7 @@ entry! {
 }
 
 fn destroy(id: u64, is_executable: bool) -> CallResult {
-    let mut state = state::lock();
+    let mut state = tables::lock();
     let kind = state.graphs.get(&id).filter(|graph| graph.is_executable == is_executable);
     kind.ok_or(INVALID_HANDLE)?;
     state.graphs.remove(&id);

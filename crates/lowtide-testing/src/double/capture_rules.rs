@@ -11,7 +11,7 @@ use std::thread;
 use super::code::{CAPTURE_IMPLICIT, CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED};
 use super::objects::{Capture, ContextId, Stream, Work};
 use super::pointers::CallResult;
-use super::state::{self, State};
+use super::tables::{self, Tables};
 
 /// Calls that are unsafe during a capture.
 const UNSAFE: &[&str] = &[
@@ -59,7 +59,7 @@ impl Capture {
 
 /// Invalidates the captures that `hit` picks; an error if there was one.
 fn invalidate(
-    state: &mut State,
+    state: &mut Tables,
     error: i32,
     hit: impl Fn(&Stream, &Capture) -> bool,
 ) -> CallResult {
@@ -84,11 +84,13 @@ pub(super) fn on_call(name: &str) -> CallResult {
     if !UNSAFE.contains(&name) {
         return Ok(());
     }
-    invalidate(&mut state::lock(), CAPTURE_UNSUPPORTED, |_, capture| capture.forbids_unsafe_calls())
+    invalidate(&mut tables::lock(), CAPTURE_UNSUPPORTED, |_, capture| {
+        capture.forbids_unsafe_calls()
+    })
 }
 
 /// Applies the rule for calls that would wait for, or look at, a capturing stream itself.
-pub(super) fn forbid_own(state: &mut State, context: ContextId, handle: u64) -> CallResult {
+pub(super) fn forbid_own(state: &mut Tables, context: ContextId, handle: u64) -> CallResult {
     match &mut state.stream(context, handle)?.capture {
         Some(capture) => {
             capture.is_invalid = true;
@@ -99,11 +101,11 @@ pub(super) fn forbid_own(state: &mut State, context: ContextId, handle: u64) -> 
 }
 
 /// Applies the rule for `cuCtxSynchronize`, which waits for every stream.
-pub(super) fn forbid_any(state: &mut State, context: ContextId) -> CallResult {
+pub(super) fn forbid_any(state: &mut Tables, context: ContextId) -> CallResult {
     invalidate(state, CAPTURE_UNSUPPORTED, |stream, _| stream.context == context)
 }
 
 /// Applies the rule for the legacy stream, which waits for every blocking stream.
-pub(super) fn forbid_implicit(state: &mut State, context: ContextId) -> CallResult {
+pub(super) fn forbid_implicit(state: &mut Tables, context: ContextId) -> CallResult {
     invalidate(state, CAPTURE_IMPLICIT, |stream, _| stream.context == context && stream.is_blocking)
 }

@@ -4,10 +4,10 @@ use super::code::{INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY};
 use super::entry::entry;
 use super::objects::{Context, ContextId, Current, RegionKind, Stream};
 use super::pointers::{CallResult, Out};
-use super::state::{self, State};
+use super::tables::{self, Tables};
 use super::{capture_rules, current, device, machine, queue};
 
-impl State {
+impl Tables {
     /// Creates a context, if the device has room for it.
     fn begin_context(&mut self, id: ContextId, device: usize, retained: Option<u32>) -> CallResult {
         if !machine::get().locked().take_context(device) {
@@ -53,7 +53,7 @@ impl State {
 entry! {
     fn cuDevicePrimaryCtxRetain(context: Out<u64>, device: i32) {
         let device = device::index(device)?;
-        let (id, mut state) = (current::primary(device), state::lock());
+        let (id, mut state) = (current::primary(device), tables::lock());
         state.lost.map_or(Ok(()), Err)?;
         if !state.contexts.contains_key(&id) {
             state.begin_context(id, device, Some(0))?;
@@ -65,7 +65,7 @@ entry! {
 
     fn cuDevicePrimaryCtxRelease_v2(device: i32) {
         let id = current::primary(device::index(device)?);
-        let mut state = state::lock();
+        let mut state = tables::lock();
         if state.contexts.get(&id).is_some_and(|context| context.retained == Some(1)) {
             state = queue::settle_context(state, id);
         }
@@ -81,12 +81,12 @@ entry! {
     fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) {
         let id = current::primary(device::index(device)?);
         flags.put(0)?;
-        active.put(state::lock().contexts.contains_key(&id).into())
+        active.put(tables::lock().contexts.contains_key(&id).into())
     }
 
     fn cuCtxCreate_v2(context: Out<u64>, _flags: u32, device: i32) {
         let device = device::index(device)?;
-        let mut state = state::lock();
+        let mut state = tables::lock();
         state.lost.map_or(Ok(()), Err)?;
         let id = state.new_context_id();
         state.begin_context(id, device, None)?;
@@ -95,7 +95,7 @@ entry! {
     }
 
     fn cuCtxDestroy_v2(context: u64) {
-        let (id, state) = (ContextId(context), state::lock());
+        let (id, state) = (ContextId(context), tables::lock());
         let created = state.contexts.get(&id).filter(|context| context.retained.is_none());
         created.ok_or(INVALID_CONTEXT)?;
         let mut state = queue::settle_context(state, id);
@@ -111,7 +111,7 @@ entry! {
     }
 
     fn cuCtxSetCurrent(context: u64) {
-        let id = if context == 0 { None } else { Some(state::lock().known_context(context)?) };
+        let id = if context == 0 { None } else { Some(tables::lock().known_context(context)?) };
         current::pop();
         if let Some(id) = id {
             current::push(id);
@@ -120,7 +120,7 @@ entry! {
     }
 
     fn cuCtxPushCurrent_v2(context: u64) {
-        current::push(state::lock().known_context(context)?);
+        current::push(tables::lock().known_context(context)?);
         Ok(())
     }
 
@@ -130,12 +130,12 @@ entry! {
     }
 
     fn cuCtxGetDevice(device: Out<i32>) {
-        let Current { device: index, .. } = state::lock().healthy()?;
+        let Current { device: index, .. } = tables::lock().healthy()?;
         device.put(i32::try_from(index).map_err(|_| INVALID_VALUE)?)
     }
 
     fn cuCtxSynchronize() {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let Current { context, .. } = state.healthy()?;
         capture_rules::forbid_any(&mut state, context)?;
         queue::settle_context(state, context).healthy().map(drop)

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::entry::start;
 use super::objects::RegionKind;
 use super::pointers::Text;
-use super::{current, faults, state};
+use super::{current, faults, tables};
 
 /// Counts of what a process has at the driver: all zeros when nothing is leaked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ pub struct Live {
 }
 
 fn live() -> Live {
-    let state = state::lock();
+    let state = tables::lock();
     let is_mapped = |kind: &RegionKind| matches!(kind, RegionKind::Mapped(_));
     let mappings = state.regions.values().filter(|region| is_mapped(&region.kind)).count();
     let host_allocations = state.host.values().filter(|range| range.allocated.is_some()).count();

@@ -4,14 +4,14 @@ use super::code::INVALID_VALUE;
 use super::entry::entry;
 use super::objects::{CopyEnd, READ, READ_WRITE, Work};
 use super::pointers::CallResult;
-use super::state::{self, to_usize};
+use super::tables::{self, to_usize};
 use super::{capture_rules, memory, queue};
 
 /// Puts a copy on a stream. It waits for it if `waits`, or if the caller's memory
 /// is pageable and to be written; pageable memory to be read is read at once.
 fn copy(to: CopyEnd, from: CopyEnd, bytes: u64, handle: u64, waits: bool) -> CallResult {
     let (mut to, mut from, mut waits) = (to, from, waits);
-    let mut state = state::lock();
+    let mut state = tables::lock();
     let current = state.healthy()?;
     if bytes == 0 {
         return Ok(());
@@ -36,7 +36,7 @@ fn copy(to: CopyEnd, from: CopyEnd, bytes: u64, handle: u64, waits: bool) -> Cal
             return Err(INVALID_VALUE);
         }
         from = CopyEnd::Staged(content.into());
-        state = state::lock();
+        state = tables::lock();
     }
     let op = state.submit(current, handle, Work::Copy { to, from, bytes })?;
     if waits { queue::settle(state, op.as_slice()).healthy().map(drop) } else { Ok(()) }
@@ -63,7 +63,7 @@ entry! {
         copy(host(to), CopyEnd::Device(from), bytes, 0, true)
     }
     fn cuMemsetD8Async(at: u64, byte: u8, bytes: u64, stream: u64) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let current = state.healthy()?;
         if bytes == 0 {
             return Ok(());

@@ -6,7 +6,7 @@ use super::code::{CONTEXT_IS_DESTROYED, INVALID_CONTEXT};
 use super::objects::{ContextId, Current};
 use super::pointers::CallResult;
 use super::settings::MAX_DEVICES;
-use super::state::State;
+use super::tables::Tables;
 
 /// The handle of device 0's primary context; the others follow.
 const FIRST_PRIMARY: u64 = 0xc0de_0000;
@@ -50,7 +50,7 @@ impl ContextId {
     }
 }
 
-impl State {
+impl Tables {
     /// Returns the current context and its device. The context must be alive and not lost.
     pub(super) fn healthy(&self) -> CallResult<Current> {
         let context = top().ok_or(INVALID_CONTEXT)?;

@@ -6,7 +6,7 @@ use super::code::{self, INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY};
 use super::entry::entry;
 use super::machine;
 use super::pointers::{CallResult, Out};
-use super::state::to_usize;
+use super::tables::to_usize;
 
 /// The double's name for itself, wherever a name is asked for.
 const NAME: &str = "lowtide driver double (a test tool, no GPU)";

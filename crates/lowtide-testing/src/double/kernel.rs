@@ -10,7 +10,7 @@ use super::code::{INVALID_DEVICE_FUNCTION, INVALID_HANDLE, INVALID_PTX, INVALID_
 use super::entry::entry;
 use super::objects::{Current, Function, Launch, Module, Work};
 use super::pointers::{Out, Params, Text};
-use super::state;
+use super::tables;
 
 const MAX_BLOCK_THREADS: u64 = 1024;
 
@@ -27,7 +27,7 @@ fn entries_of(image: &str) -> Vec<String> {
 
 entry! {
     fn cuModuleLoadData(module: Out<u64>, image: Text) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let Current { context, .. } = state.healthy()?;
         let entries = entries_of(&image.get()?);
         if entries.is_empty() {
@@ -39,7 +39,7 @@ entry! {
     }
 
     fn cuModuleUnload(module: u64) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         state.healthy()?;
         state.modules.remove(&module).ok_or(INVALID_HANDLE)?;
         state.functions.retain(|_, function| function.module != module);
@@ -47,7 +47,7 @@ entry! {
     }
 
     fn cuModuleGetFunction(function: Out<u64>, module: u64, name: Text) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         state.healthy()?;
         let name = name.get()?;
         let entries = &state.modules.get(&module).ok_or(INVALID_HANDLE)?.entries;
@@ -68,7 +68,7 @@ entry! {
         params: Params,
         extra: usize,
     ) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let current = state.healthy()?;
         let threads = [block_x, block_y, block_z].into_iter().map(u64::from).product::<u64>();
         let blocks = [grid_x, grid_y, grid_z];

@@ -9,7 +9,7 @@ use super::code::ILLEGAL_ADDRESS;
 use super::objects::{Launch, READ, READ_WRITE};
 use super::pointers::CallResult;
 use super::run::Opened;
-use super::state::to_usize;
+use super::tables::to_usize;
 
 /// A count of pages beyond this is a wild argument.
 const MAX_PAGES: u64 = 1 << 32;

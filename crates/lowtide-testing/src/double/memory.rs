@@ -5,7 +5,7 @@
 //! nobody may touch, so a host program that follows a device pointer dies as it
 //! would beside a GPU. The bytes are elsewhere, in an [`Extent`] per handle, which
 //! stays until the last operation that found it is done with it. What an address
-//! means is therefore only a matter of tables (see [`super::state`]), and an
+//! means is therefore only a matter of tables (see [`super::tables`]), and an
 //! operation that races with an unmap cannot crash the process that tests it.
 #![allow(unsafe_code, reason = "maps memory and copies it by address")]
 

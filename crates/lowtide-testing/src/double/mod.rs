@@ -46,7 +46,7 @@
 //! | files | what they hold |
 //! |---|---|
 //! | `code`, `memory`, `settings`, `pointers` | codes, memory of this machine, settings, C pointers |
-//! | `machine`, `faults`, `objects`, `state`, `current` | what processes share, and the tables of one |
+//! | `machine`, `faults`, `objects`, `tables`, `current` | what processes share, and the tables of one |
 //! | `capture_rules`, `gate`, `run`, `queue` | rules for every call, and work that runs late |
 //! | `entry` | how an exported name is entered |
 //! | `device`, `context`, `vmm`, `plain`, `copy`, `stream`, `kernel`, `capture`, `checkpoint`, `procedures`, `nvml` | the entries |
@@ -94,8 +94,8 @@ mod procedures;
 mod queue;
 mod run;
 mod settings;
-mod state;
 mod stream;
+mod tables;
 mod vmm;
 
 pub use control::Live;

@@ -8,7 +8,7 @@ use super::memory::{self, Extent, Reservation};
 use super::objects::{HostRange, READ_WRITE, Region, RegionKind};
 use super::pointers::{CallResult, Out};
 use super::settings::MAX_DEVICES;
-use super::state::{self, PAGE_BYTES, to_usize};
+use super::tables::{self, PAGE_BYTES, to_usize};
 use super::{machine, queue, vmm};
 
 /// Host memory to be only read by the device: `CU_MEMHOSTREGISTER_READ_ONLY`.
@@ -24,7 +24,7 @@ const ATTRIBUTE_MAPPING_BYTES: i32 = 18;
 
 entry! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
-        let device = state::lock().healthy()?.device;
+        let device = tables::lock().healthy()?.device;
         let machine = machine::get();
         free.put(to_usize(machine.locked().free(device)))?;
         total.put(to_usize(machine.total().saturating_sub(machine.reserved())))
@@ -39,7 +39,7 @@ entry! {
         if at == 0 {
             return Ok(());
         }
-        let state = state::lock();
+        let state = tables::lock();
         let context = state.healthy()?.context;
         let mut state = queue::settle_context(state, context);
         state.healthy()?;
@@ -47,19 +47,18 @@ entry! {
     }
 
     fn cuMemGetAddressRange_v2(base: Out<u64>, bytes: Out<usize>, at: u64) {
-        let state = state::lock();
+        let state = tables::lock();
         state.healthy()?;
-        let found = *state.regions_in(at..at.saturating_add(1)).first().ok_or(NOT_FOUND)?;
+        let (found, region) = state.region_at(at).ok_or(NOT_FOUND)?;
         base.put_if_wanted(found);
-        bytes.put_if_wanted(to_usize(state.regions[&found].bytes));
+        bytes.put_if_wanted(to_usize(region.bytes));
         Ok(())
     }
 
     // Of virtual memory only the size of its mapping and its number were asked for.
     fn cuPointerGetAttribute(data: Out<u64>, attribute: i32, at: u64) {
-        let state = state::lock();
-        let found = *state.regions_in(at..at.saturating_add(1)).first().ok_or(INVALID_VALUE)?;
-        let region = &state.regions[&found];
+        let state = tables::lock();
+        let (found, region) = state.region_at(at).ok_or(INVALID_VALUE)?;
         if attribute == ATTRIBUTE_MAPPING_BYTES {
             return data.put(region.bytes);
         }
@@ -81,30 +80,28 @@ entry! {
 
     // The agent answers what it knows itself; the rest was not asked for.
     fn cuPointerGetAttributes(_count: u32, _kinds: usize, _data: usize, at: u64) {
-        let state = state::lock();
-        state.regions_in(at..at.saturating_add(1)).first().map(drop).ok_or(INVALID_VALUE)
+        tables::lock().region_at(at).map(drop).ok_or(INVALID_VALUE)
     }
 
     // Plain memory takes it, virtual memory does not.
     fn cuPointerSetAttribute(_value: usize, attribute: i32, at: u64) {
-        let state = state::lock();
-        let found = *state.regions_in(at..at.saturating_add(1)).first().ok_or(INVALID_VALUE)?;
-        let is_plain = matches!(state.regions[&found].kind, RegionKind::Plain(..));
+        let state = tables::lock();
+        let (_, region) = state.region_at(at).ok_or(INVALID_VALUE)?;
+        let is_plain = matches!(region.kind, RegionKind::Plain(..));
         if is_plain && attribute == ATTRIBUTE_SYNC_MEMOPS { Ok(()) } else { Err(NOT_SUPPORTED) }
     }
 
     fn cuIpcGetMemHandle(handle: Out<[u8; 64]>, at: u64) {
-        let state = state::lock();
+        let state = tables::lock();
         state.healthy()?;
-        let found = *state.regions_in(at..at.saturating_add(1)).first().ok_or(INVALID_VALUE)?;
-        if matches!(state.regions[&found].kind, RegionKind::Mapped(_)) {
-            return Err(INVALID_VALUE);
+        match state.region_at(at).ok_or(INVALID_VALUE)?.1.kind {
+            RegionKind::Mapped(_) => Err(INVALID_VALUE),
+            RegionKind::Plain(..) => handle.put([0; 64]),
         }
-        handle.put([0; 64])
     }
 
     fn cuMemHostAlloc(at: Out<usize>, bytes: usize, _flags: u32) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let context = state.healthy()?.context;
         if bytes == 0 {
             return Err(INVALID_VALUE);
@@ -120,7 +117,7 @@ entry! {
     }
 
     fn cuMemHostRegister_v2(at: usize, bytes: usize, flags: u32) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let context = state.healthy()?.context;
         let writable = flags & REGISTER_READ_ONLY == 0;
         if bytes == 0 || !memory::is_usable_host(at, bytes, writable) {
@@ -140,7 +137,7 @@ entry! {
 
 /// Allocates plain memory in the current context.
 pub(super) fn allocate(at: &Out<u64>, bytes: u64) -> CallResult {
-    let current = state::lock().healthy()?;
+    let current = tables::lock().healthy()?;
     let device = current.device;
     if bytes == 0 {
         return Err(INVALID_VALUE);
@@ -157,14 +154,14 @@ pub(super) fn allocate(at: &Out<u64>, bytes: u64) -> CallResult {
     let mut access = [0; MAX_DEVICES];
     access[device] = READ_WRITE;
     let kind = RegionKind::Plain(current, addresses);
-    state::lock().regions.insert(base, Region { bytes, extent, access, kind });
+    tables::lock().regions.insert(base, Region { bytes, extent, access, kind });
     at.put(base)
 }
 
 /// Takes pinned or registered memory off the table; `unknown` if it is not there. Waits
 /// for all work in flight, as the driver does.
 fn forget_host(at: usize, is_pinned: bool, unknown: i32) -> CallResult {
-    let state = state::lock();
+    let state = tables::lock();
     let context = state.healthy()?.context;
     if state.host.get(&at).ok_or(unknown)?.allocated.is_some() != is_pinned {
         return Err(INVALID_VALUE);

@@ -6,7 +6,7 @@ use super::entry::entry;
 use super::objects::RegionKind;
 use super::pointers::Out;
 use super::settings::MAX_DEVICES;
-use super::state;
+use super::tables;
 
 /// The handle of device 0's default pool; the others follow.
 const FIRST_POOL: u64 = 0xb001_0000;
@@ -23,7 +23,7 @@ entry! {
     }
 
     fn cuMemFreeAsync(at: u64, _stream: u64) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         state.healthy()?;
         let region = state.regions.get(&at).ok_or(INVALID_VALUE)?;
         if !matches!(region.kind, RegionKind::Plain(..)) || state.pooled.contains(&at) {
@@ -35,8 +35,8 @@ entry! {
 
     // Whatever is to be left: the double keeps nothing.
     fn cuMemPoolTrimTo(pool: u64, _left: usize) {
-        let mut state = state::lock();
-        let is_of_pool = |state: &state::State, at: &u64| match &state.regions[at].kind {
+        let mut state = tables::lock();
+        let is_of_pool = |state: &tables::Tables, at: &u64| match &state.regions[at].kind {
             RegionKind::Plain(owner, _) => FIRST_POOL + owner.device as u64 == pool,
             RegionKind::Mapped(_) => false,
         };

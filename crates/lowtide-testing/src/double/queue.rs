@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::objects::{ContextId, Current, Op, Stream, Work};
 use super::pointers::CallResult;
-use super::state::{self, CHANGED, LEGACY, Locked, State};
+use super::tables::{self, CHANGED, LEGACY, Locked, Tables};
 use super::{capture_rules, faults, machine};
 
 impl Stream {
@@ -28,7 +28,7 @@ impl Stream {
 
 fn run_stream(work: &Receiver<u64>) {
     for id in work {
-        let mut state = wait_for_start(state::lock(), id);
+        let mut state = wait_for_start(tables::lock(), id);
         let Some(op) = state.ops.get_mut(&id) else { continue };
         let (device, work) = (op.current.device, op.work.take());
         let is_lost = state.lost.is_some();
@@ -38,7 +38,7 @@ fn run_stream(work: &Receiver<u64>) {
             Some(work) if !is_lost => work.run(device),
             _ => Ok(()),
         };
-        let mut state = state::lock();
+        let mut state = tables::lock();
         if let Err(error) = result {
             state.lost.get_or_insert(error);
         }
@@ -64,7 +64,7 @@ fn wait_for_start(mut state: Locked, id: u64) -> Locked {
     }
 }
 
-impl State {
+impl Tables {
     /// Puts work on a stream, or into the capture that the stream is in. Gives the
     /// operation, if there is one.
     pub(super) fn submit(
@@ -117,7 +117,7 @@ impl State {
 pub(super) fn settle(mut state: Locked, ids: &[u64]) -> Locked {
     state.hasten(ids.to_vec());
     while ids.iter().any(|id| state.ops.contains_key(id)) {
-        state = state::wait(state);
+        state = tables::wait(state);
     }
     state
 }

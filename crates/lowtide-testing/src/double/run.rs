@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::code::LAUNCH_FAILED;
 use super::objects::{CopyEnd, READ, READ_WRITE, Work};
 use super::pointers::CallResult;
-use super::state::{self, View, to_usize};
+use super::tables::{self, View, to_usize};
 use super::{faults, memory};
 
 /// The bytes that move at once, through a buffer: a copy may cross several extents. They stay in the
@@ -28,7 +28,7 @@ pub(super) enum Opened {
 impl Opened {
     /// Opens device memory, if the device has this access to all of it.
     pub(super) fn device(device: usize, at: u64, bytes: u64, access: u32) -> Option<Opened> {
-        let view = state::lock().view(device, at, bytes, access).ok()?;
+        let view = tables::lock().view(device, at, bytes, access).ok()?;
         Some(Opened::Device { device, at, bytes, access, view })
     }
 
@@ -44,7 +44,7 @@ impl Opened {
         match end {
             CopyEnd::Device(at) => Opened::device(device, *at, bytes, access),
             CopyEnd::Host { at, is_known } => {
-                let known = || state::lock().is_known_host(*at, to_usize(bytes)) == Ok(true);
+                let known = || tables::lock().is_known_host(*at, to_usize(bytes)) == Ok(true);
                 (!is_known || known()).then_some(Opened::Host(*at))
             }
             CopyEnd::Staged(content) => Some(Opened::Staged(Arc::clone(content))),
@@ -55,7 +55,7 @@ impl Opened {
     pub(super) fn is_still_there(&self) -> bool {
         match self {
             Opened::Device { device, at, bytes, access, view } => {
-                let now = state::lock().view(*device, *at, *bytes, *access);
+                let now = tables::lock().view(*device, *at, *bytes, *access);
                 now.is_ok_and(|now| now.is_same(view))
             }
             Opened::Host(_) | Opened::Staged(_) => true,

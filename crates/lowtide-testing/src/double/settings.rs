@@ -82,17 +82,14 @@ fn parse_one(word: &str) -> Result<Setting, String> {
     }
     let wrong = || format!("`{word}` is not a setting of the driver double");
     let (name, value) = word.split_once('=').ok_or_else(wrong)?;
+    let machine = |setting: fn(u64) -> MachineSetting| {
+        parse_bytes(value).map(|bytes| Setting::Machine(setting(bytes)))
+    };
     let setting = match name {
-        "total" => parse_bytes(value).map(|bytes| Setting::Machine(MachineSetting::Total(bytes))),
-        "reserved" => {
-            parse_bytes(value).map(|bytes| Setting::Machine(MachineSetting::Reserved(bytes)))
-        }
-        "context" => {
-            parse_bytes(value).map(|bytes| Setting::Machine(MachineSetting::Context(bytes)))
-        }
-        "unattributed" => {
-            parse_bytes(value).map(|bytes| Setting::Machine(MachineSetting::Unattributed(bytes)))
-        }
+        "total" => machine(MachineSetting::Total),
+        "reserved" => machine(MachineSetting::Reserved),
+        "context" => machine(MachineSetting::Context),
+        "unattributed" => machine(MachineSetting::Unattributed),
         "devices" => value
             .parse()
             .ok()

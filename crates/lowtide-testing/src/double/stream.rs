@@ -4,7 +4,7 @@ use super::code::{INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_READY};
 use super::entry::entry;
 use super::objects::{ContextId, Current, Event, Stream, Work};
 use super::pointers::Out;
-use super::state;
+use super::tables;
 use super::{capture_rules, queue};
 
 /// The flag `CU_STREAM_NON_BLOCKING`.
@@ -14,7 +14,7 @@ const FIRST_HANDLE: u64 = 0x5712_0000;
 
 entry! {
     fn cuStreamCreate(handle: Out<u64>, flags: u32) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let Current { context, .. } = state.healthy()?;
         if flags > NON_BLOCKING {
             return Err(INVALID_VALUE);
@@ -27,7 +27,7 @@ entry! {
 
     // Its queued work still runs.
     fn cuStreamDestroy_v2(handle: u64) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         state.healthy()?;
         state.streams.remove(&handle).ok_or(INVALID_HANDLE)?;
         state.stream_handles.push(handle);
@@ -35,7 +35,7 @@ entry! {
     }
 
     fn cuStreamSynchronize(handle: u64) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let Current { context, .. } = state.healthy()?;
         capture_rules::forbid_own(&mut state, context, handle)?;
         let last_op = state.stream(context, handle)?.last_op;
@@ -43,7 +43,7 @@ entry! {
     }
 
     fn cuStreamQuery(handle: u64) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let Current { context, .. } = state.healthy()?;
         capture_rules::forbid_own(&mut state, context, handle)?;
         let last_op = state.stream(context, handle)?.last_op;
@@ -51,14 +51,14 @@ entry! {
     }
 
     fn cuStreamGetId(handle: u64, id: Out<u64>) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let Current { context, .. } = state.healthy()?;
         capture_rules::forbid_own(&mut state, context, handle)?;
         id.put(state.stream(context, handle)?.id)
     }
 
     fn cuEventCreate(handle: Out<u64>, flags: u32) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let Current { context, .. } = state.healthy()?;
         if flags > 7 {
             return Err(INVALID_VALUE);
@@ -69,13 +69,13 @@ entry! {
     }
 
     fn cuEventDestroy_v2(event: u64) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         state.healthy()?;
         state.events.remove(&event).map(drop).ok_or(INVALID_HANDLE)
     }
 
     fn cuEventRecord(event: u64, handle: u64) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let current = state.healthy()?;
         capture_rules::forbid_own(&mut state, current.context, handle)?;
         if state.event(event)?.context != current.context {
@@ -88,7 +88,7 @@ entry! {
 
     // Done when everything is that was submitted in the context so far, on any stream.
     fn cuCtxRecordEvent(context: u64, event: u64) {
-        let (id, mut state) = (ContextId(context), state::lock());
+        let (id, mut state) = (ContextId(context), tables::lock());
         state.healthy()?;
         state.contexts.get(&id).ok_or(INVALID_CONTEXT)?;
         capture_rules::forbid_any(&mut state, id)?;
@@ -102,14 +102,14 @@ entry! {
     }
 
     fn cuEventQuery(event: u64) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         state.healthy()?;
         let ops = state.event(event)?.ops.clone();
         if ops.iter().any(|op| state.ops.contains_key(op)) { Err(NOT_READY) } else { Ok(()) }
     }
 
     fn cuEventSynchronize(event: u64) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         state.healthy()?;
         let ops = state.event(event)?.ops.clone();
         queue::settle(state, &ops).healthy().map(drop)

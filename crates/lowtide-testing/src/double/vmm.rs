@@ -12,7 +12,7 @@ use super::memory::{Extent, Reservation};
 use super::objects::{Handle, READ, READ_WRITE, Region, RegionKind};
 use super::pointers::{CallResult, In, Out};
 use super::settings::MAX_DEVICES;
-use super::state::{self, PAGE_BYTES, State, to_usize};
+use super::tables::{self, PAGE_BYTES, Tables, to_usize};
 use super::{faults, machine};
 
 /// `CUmemAllocationProp`, with plain numbers where C may put any.
@@ -100,7 +100,7 @@ pub(super) fn new_extent(device: usize, bytes: u64) -> CallResult<Arc<Extent>> {
     })
 }
 
-impl State {
+impl Tables {
     /// Returns a range of whole pages that lies in one reservation.
     fn reserved_pages(&self, at: u64, bytes: u64) -> CallResult<Range<u64>> {
         let end = at.checked_add(whole_pages(bytes)?).ok_or(INVALID_VALUE)?;
@@ -135,12 +135,12 @@ entry! {
         let alignment = alignment.max(PAGE_BYTES);
         let taken = Reservation::new(to_usize(bytes), to_usize(alignment)).ok_or(OUT_OF_MEMORY)?;
         at.put(taken.base())?;
-        state::lock().reservations.insert(taken.base(), (taken, bytes));
+        tables::lock().reservations.insert(taken.base(), (taken, bytes));
         Ok(())
     }
 
     fn cuMemAddressFree(at: u64, bytes: u64) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         if state.reservations.get(&at).is_none_or(|(_, reserved)| *reserved != bytes)
             || !state.regions_in(at..at + bytes).is_empty()
         {
@@ -157,7 +157,7 @@ entry! {
             return Err(INVALID_VALUE);
         }
         let extent = new_extent(device, whole_pages(bytes)?)?;
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let id = state.new_id();
         let (properties, references) = (prop.words(), 1);
         let made = Handle { device, bytes, extent, properties, references, mappings: 0 };
@@ -167,20 +167,20 @@ entry! {
 
     // No GPU was asked for the codes of its refusals.
     fn cuMemRetainAllocationHandle(handle: Out<u64>, at: u64) {
-        let mut state = state::lock();
-        let found = *state.regions_in(at..at.saturating_add(1)).first().ok_or(INVALID_VALUE)?;
-        let RegionKind::Mapped(id) = state.regions[&found].kind else { return Err(INVALID_VALUE) };
+        let mut state = tables::lock();
+        let (_, region) = state.region_at(at).ok_or(INVALID_VALUE)?;
+        let RegionKind::Mapped(id) = region.kind else { return Err(INVALID_VALUE) };
         state.handles.get_mut(&id).ok_or(INVALID_VALUE)?.references += 1;
         handle.put(id)
     }
 
     fn cuMemGetAllocationPropertiesFromHandle(properties: Out<[u32; 8]>, handle: u64) {
-        properties.put(state::lock().handles.get(&handle).ok_or(INVALID_VALUE)?.properties)
+        properties.put(tables::lock().handles.get(&handle).ok_or(INVALID_VALUE)?.properties)
     }
 
     // Gives the number of the handle, which nobody can import.
     fn cuMemExportToShareableHandle(shared: Out<u64>, handle: u64, kind: u32, _flags: u64) {
-        let state = state::lock();
+        let state = tables::lock();
         let held = state.handles.get(&handle).ok_or(INVALID_VALUE)?;
         if held.properties[1] & kind == 0 {
             return Err(INVALID_VALUE);
@@ -189,13 +189,12 @@ entry! {
     }
 
     fn cuMemGetAccess(flags: Out<u64>, location: In<Location>, at: u64) {
-        let (device, state) = (location.get()?.device()?, state::lock());
-        let found = *state.regions_in(at..at.saturating_add(1)).first().ok_or(INVALID_VALUE)?;
-        flags.put(state.regions[&found].access[device].into())
+        let (device, state) = (location.get()?.device()?, tables::lock());
+        flags.put(state.region_at(at).ok_or(INVALID_VALUE)?.1.access[device].into())
     }
 
     fn cuMemRelease(handle: u64) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let held = state.handles.get_mut(&handle).filter(|handle| handle.references > 0);
         held.ok_or(INVALID_VALUE)?.references -= 1;
         state.drop_handle_if_unused(handle);
@@ -203,7 +202,7 @@ entry! {
     }
 
     fn cuMemMap(at: u64, bytes: u64, offset: u64, handle: u64, flags: u64) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let held = state.handles.get(&handle).ok_or(INVALID_VALUE)?;
         if offset != 0 || bytes != held.bytes {
             return Err(NOT_SUPPORTED);
@@ -220,7 +219,7 @@ entry! {
     }
 
     fn cuMemUnmap(at: u64, bytes: u64) {
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let range = state.reserved_pages(at, bytes)?;
         for base in state.whole_mappings(range)? {
             if let Some(Region { kind: RegionKind::Mapped(id), .. }) = state.regions.remove(&base) {
@@ -236,7 +235,7 @@ entry! {
         if wanted.is_empty() || wanted.iter().any(|one| ![0, READ, READ_WRITE].contains(&one.flags)) {
             return Err(INVALID_VALUE);
         }
-        let mut state = state::lock();
+        let mut state = tables::lock();
         let range = state.reserved_pages(at, bytes)?;
         let bases = state.whole_mappings(range)?;
         if bases.iter().map(|base| state.regions[base].bytes).sum::<u64>() != bytes {

@@ -1,14 +1,13 @@
 //! Suspending a process: the order of its states, and which calls wait while it is locked.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::accounts::nvml;
 use super::fixture::{
-    Fixture, ILLEGAL_STATE, NOT_READY, OPERATING_SYSTEM, PAGE, RULE_VARIABLE, Rule, SUCCESS,
+    Fixture, ILLEGAL_STATE, NOT_READY, OPERATING_SYSTEM, OtherProcess, PAGE, Rule, SUCCESS,
     pages_of_this_process,
 };
 use crate::raw::{Properties, Raw};
@@ -36,60 +35,18 @@ pub(super) const RUNNING: i32 = 0;
 pub(super) const LOCKED: i32 = 1;
 pub(super) const CHECKPOINTED: i32 = 2;
 
-/// The other process, which answers a code, or a state, for each word.
-pub(super) struct Locker {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<std::process::ChildStdout>,
+/// Starts a process that locks this one.
+pub(super) fn locker() -> OtherProcess {
+    locker_of(std::process::id(), "")
 }
 
-impl Locker {
-    pub(super) fn start() -> Locker {
-        Locker::of(std::process::id(), "")
-    }
-
-    /// Starts a process that locks the one of this number, with settings of the double.
-    pub(super) fn of(pid: u32, double: &str) -> Locker {
-        let program = std::env::current_exe().expect("this program has a path");
-        let mut child = Command::new(program)
-            .env(RULE_VARIABLE, format!("{LOCKER}{pid}"))
-            .env("LOWTIDE_DOUBLE", double)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("this program starts again");
-        let input = child.stdin.take().expect("piped");
-        let output = BufReader::new(child.stdout.take().expect("piped"));
-        Locker { child, input, output }
-    }
-
-    pub(super) fn ask(&mut self, word: &str) -> i32 {
-        self.tell(word);
-        self.answer(word)
-    }
-
-    /// Has it make a call, and does not wait for it.
-    pub(super) fn tell(&mut self, word: &str) {
-        writeln!(self.input, "{word}").expect("the other process listens");
-    }
-
-    /// Waits for the answer to a word.
-    pub(super) fn answer(&mut self, word: &str) -> i32 {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("the other process answers");
-        line.trim().parse().unwrap_or_else(|_| panic!("{word}: {line:?}"))
-    }
-}
-
-impl Drop for Locker {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts a process that locks the one of this number, with settings of the double.
+pub(super) fn locker_of(pid: u32, double: &str) -> OtherProcess {
+    OtherProcess::start(&format!("{LOCKER}{pid}"), double)
 }
 
 /// Runs the other process: answers each word on its standard input.
-pub(super) fn locker(pid: i32) -> ExitCode {
+pub(super) fn lock_and_answer(pid: i32) -> ExitCode {
     let raw = Raw::load();
     for word in std::io::stdin().lines().map_while(Result::ok) {
         let mut state = -1;
@@ -115,7 +72,7 @@ pub(super) fn locker(pid: i32) -> ExitCode {
 }
 
 fn in_that_order(_gpu: &Fixture) {
-    let mut other = Locker::start();
+    let mut other = locker();
     let mut step = |word, expected| assert_eq!(other.ask(word), expected, "{word}");
     step("nobody", OPERATING_SYSTEM);
     step("state", RUNNING);
@@ -190,10 +147,8 @@ fn waiting<'a>(
     calls: &[Call<'a>],
     going_on: &BTreeSet<&str>,
 ) -> BTreeSet<&'a str> {
-    let mut other = Locker::start();
-    for step in steps {
-        assert_eq!(other.ask(step), SUCCESS, "{step}");
-    }
+    let mut other = locker();
+    other.steps(steps);
     let returned = &Mutex::new(BTreeSet::new());
     std::thread::scope(|scope| {
         for (name, call) in calls {
@@ -213,9 +168,7 @@ fn waiting<'a>(
         // Long enough for another call that does not wait, by a factor of thousands.
         std::thread::sleep(Duration::from_secs(1));
         let returned = returned.lock().expect("no thread fails with it").clone();
-        for step in back {
-            assert_eq!(other.ask(step), SUCCESS, "{step}");
-        }
+        other.steps(back);
         names(calls).difference(&returned).copied().collect()
     })
 }
@@ -283,7 +236,7 @@ fn nvml_waits_in_a_checkpointed_process(gpu: &Fixture) {
 }
 
 fn nvml_answers_others(_gpu: &Fixture) {
-    let mut other = Locker::start();
+    let mut other = locker();
     let before = other.ask("in_use_mib");
     assert_eq!(other.ask("lock"), SUCCESS);
     let answers = (other.ask("listed"), other.ask("in_use_mib"));
@@ -292,7 +245,7 @@ fn nvml_answers_others(_gpu: &Fixture) {
 }
 
 fn a_lock_waits(gpu: &Fixture) {
-    let (mut other, stream) = (Locker::start(), gpu.stream());
+    let (mut other, stream) = (locker(), gpu.stream());
     assert_eq!(other.ask("state"), RUNNING, "it is ready");
     gpu.keep_busy(stream);
     assert_eq!(other.ask("lock"), SUCCESS);
@@ -303,7 +256,7 @@ fn a_lock_waits(gpu: &Fixture) {
 
 // What a lock with too short a limit answers, and the state that it leaves.
 fn locked_for_a_moment(gpu: &Fixture) -> (i32, i32) {
-    let mut other = Locker::start();
+    let mut other = locker();
     assert_eq!(other.ask("state"), RUNNING, "it is ready");
     gpu.keep_busy(gpu.stream());
     let answers = (other.ask("lock_for_a_moment"), other.ask("state"));
@@ -324,15 +277,13 @@ fn goes_on_after_a_lock_that_gave_up(gpu: &Fixture) {
 fn gone_from_the_device(gpu: &Fixture) {
     const PAGES: i32 = 64;
     let (_, _handle) = gpu.ready(64);
-    let mut other = Locker::start();
+    let mut other = locker();
     assert_eq!(other.ask("listed"), 1);
     let before = other.ask("in_use_mib");
-    assert_eq!(other.ask("lock"), SUCCESS);
-    assert_eq!(other.ask("checkpoint"), SUCCESS);
+    other.steps(&["lock", "checkpoint"]);
     assert_eq!(other.ask("listed"), 0, "a checkpointed process is not on the device");
     assert!(other.ask("in_use_mib") + 2 * PAGES <= before, "its memory came back");
-    assert_eq!(other.ask("restore"), SUCCESS);
-    assert_eq!(other.ask("unlock"), SUCCESS);
+    other.steps(&["restore", "unlock"]);
     assert_eq!(other.ask("listed"), 1);
     assert!(other.ask("in_use_mib") + PAGES >= before, "and went there again");
 }

@@ -2,15 +2,14 @@
 //!
 //! The target does the work, not the caller: a caller's death loses nothing, and no lock has an owner.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::checkpoint::{CHECKPOINTED, LOCKED, Locker, RUNNING};
+use super::checkpoint::{CHECKPOINTED, LOCKED, RUNNING, locker, locker_of};
 use super::fixture::{
-    Fixture, ILLEGAL_STATE, NOT_READY, OPERATING_SYSTEM, PAGE, RULE_VARIABLE, Rule, SUCCESS,
+    Fixture, ILLEGAL_STATE, NOT_READY, OPERATING_SYSTEM, OtherProcess, PAGE, Rule, SUCCESS,
 };
 use crate::raw::Properties;
 
@@ -49,16 +48,14 @@ fn filled(gpu: &Fixture) -> u64 {
     at
 }
 
-fn back(gpu: &Fixture, other: &mut Locker, steps: &[&str], at: u64) {
-    for step in steps {
-        assert_eq!(other.ask(step), SUCCESS, "{step}");
-    }
+fn back(gpu: &Fixture, other: &mut OtherProcess, steps: &[&str], at: u64) {
+    other.steps(steps);
     assert_eq!(other.ask("state"), RUNNING);
     assert_eq!(gpu.byte(at), 7);
 }
 
 fn a_lock_outlives(gpu: &Fixture) {
-    let (at, mut first, mut other) = (filled(gpu), Locker::start(), Locker::start());
+    let (at, mut first, mut other) = (filled(gpu), locker(), locker());
     assert_eq!(first.ask("lock"), SUCCESS);
     drop(first);
     assert_eq!(other.ask("state"), LOCKED);
@@ -66,7 +63,7 @@ fn a_lock_outlives(gpu: &Fixture) {
 }
 
 fn no_owner(gpu: &Fixture) {
-    let (at, mut first, mut other) = (filled(gpu), Locker::start(), Locker::start());
+    let (at, mut first, mut other) = (filled(gpu), locker(), locker());
     assert_eq!(first.ask("lock"), SUCCESS);
     assert_eq!(other.ask("lock"), ILLEGAL_STATE);
     assert_eq!(other.ask("checkpoint"), SUCCESS);
@@ -75,9 +72,9 @@ fn no_owner(gpu: &Fixture) {
 }
 
 // A caller that was killed before its call began has done nothing: then another one tries.
-fn without_its_caller(other: &mut Locker, step: &str, before: i32, after: i32) {
+fn without_its_caller(other: &mut OtherProcess, step: &str, before: i32, after: i32) {
     for _ in 0..TRIES {
-        let mut caller = Locker::of(std::process::id(), SLOW);
+        let mut caller = locker_of(std::process::id(), SLOW);
         assert_eq!(caller.ask("state"), before, "it is ready");
         caller.tell(step);
         thread::sleep(MIDDLE);
@@ -94,7 +91,7 @@ fn without_its_caller(other: &mut Locker, step: &str, before: i32, after: i32) {
 }
 
 fn a_checkpoint_completes(gpu: &Fixture) {
-    let (at, mut other) = (filled(gpu), Locker::start());
+    let (at, mut other) = (filled(gpu), locker());
     assert_eq!(other.ask("lock"), SUCCESS);
     without_its_caller(&mut other, "checkpoint", LOCKED, CHECKPOINTED);
     assert_eq!(other.ask("listed"), 0);
@@ -102,7 +99,7 @@ fn a_checkpoint_completes(gpu: &Fixture) {
 }
 
 fn a_restore_completes(gpu: &Fixture) {
-    let (at, mut other) = (filled(gpu), Locker::start());
+    let (at, mut other) = (filled(gpu), locker());
     assert_eq!((other.ask("lock"), other.ask("checkpoint")), (SUCCESS, SUCCESS));
     without_its_caller(&mut other, "restore", CHECKPOINTED, LOCKED);
     assert_eq!(other.ask("restore"), ILLEGAL_STATE);
@@ -111,7 +108,7 @@ fn a_restore_completes(gpu: &Fixture) {
 
 fn two_at_once(gpu: &Fixture) {
     let at = filled(gpu);
-    let (mut first, mut other) = (Locker::of(std::process::id(), SLOW), Locker::start());
+    let (mut first, mut other) = (locker_of(std::process::id(), SLOW), locker());
     assert_eq!((first.ask("lock"), other.ask("state")), (SUCCESS, LOCKED));
     first.tell("checkpoint");
     // It waits while the checkpoint is under way, or is refused at once.
@@ -127,8 +124,8 @@ fn a_threads_number(_gpu: &Fixture) {
         sender.send(thread_number()).expect("the rule waits");
         let _ended = ended.recv();
     });
-    let mut by_thread = Locker::of(number.recv().expect("a number"), "");
-    let mut by_process = Locker::start();
+    let mut by_thread = locker_of(number.recv().expect("a number"), "");
+    let mut by_process = locker();
     assert_eq!(by_thread.ask("lock"), SUCCESS);
     assert_eq!(by_process.ask("state"), LOCKED);
     assert_eq!(by_thread.ask("unlock"), SUCCESS);
@@ -143,11 +140,9 @@ fn thread_number() -> u32 {
 }
 
 fn killed(steps: &[&str]) {
-    let mut target = Target::start();
-    let mut other = Locker::of(target.child.id(), "");
-    for step in steps {
-        assert_eq!(other.ask(step), SUCCESS, "{step}");
-    }
+    let mut target = target_process();
+    let mut other = locker_of(target.child.id(), "");
+    other.steps(steps);
     target.child.kill().expect("a child of ours");
     target.child.wait().expect("it ended");
     assert_eq!(other.ask("state"), -OPERATING_SYSTEM);
@@ -162,16 +157,16 @@ fn killed_while_checkpointed(_gpu: &Fixture) {
 }
 
 fn a_stopped_process(_gpu: &Fixture) {
-    let mut target = Target::start();
-    let mut other = Locker::of(target.child.id(), "");
+    let mut target = target_process();
+    let mut other = locker_of(target.child.id(), "");
     assert_eq!(other.ask("state"), RUNNING, "it is ready");
-    target.signal("-STOP");
+    signal(&target, "-STOP");
     other.tell("lock_for_a_moment");
     let (sender, answered) = mpsc::channel();
     let code = thread::scope(|scope| {
         scope.spawn(|| sender.send(other.answer("lock_for_a_moment")));
         let early = answered.recv_timeout(Duration::from_secs(1));
-        target.signal("-CONT");
+        signal(&target, "-CONT");
         assert!(early.is_err(), "it answered {early:?} about a stopped process");
         answered.recv().expect("it answers now")
     });
@@ -180,27 +175,27 @@ fn a_stopped_process(_gpu: &Fixture) {
     if code == SUCCESS {
         assert_eq!(other.ask("unlock"), SUCCESS);
     }
-    assert_eq!(target.byte(), 7);
+    assert_eq!(target.ask("byte"), 7);
 }
 
 fn a_killed_waiter(_gpu: &Fixture) {
-    let mut target = Target::start();
-    let mut waiter = Locker::of(target.child.id(), "");
+    let mut target = target_process();
+    let mut waiter = locker_of(target.child.id(), "");
     assert_eq!(waiter.ask("state"), RUNNING, "it is ready");
-    target.signal("-STOP");
+    signal(&target, "-STOP");
     waiter.tell("lock_for_a_moment");
     thread::sleep(MIDDLE);
     drop(waiter);
-    target.signal("-CONT");
-    assert_eq!(Locker::of(target.child.id(), "").ask("state"), RUNNING);
-    assert_eq!(target.byte(), 7);
+    signal(&target, "-CONT");
+    assert_eq!(locker_of(target.child.id(), "").ask("state"), RUNNING);
+    assert_eq!(target.ask("byte"), 7);
 }
 
 // It is lost although the state does not say so: there is room again, and nothing brings it back.
 fn no_room(gpu: &Fixture) {
     const OUT_OF_MEMORY: i32 = 2;
-    let target = Target::start();
-    let mut other = Locker::of(target.child.id(), "");
+    let target = target_process();
+    let mut other = locker_of(target.child.id(), "");
     assert_eq!((other.ask("lock"), other.ask("checkpoint")), (SUCCESS, SUCCESS));
     let mut handles = Vec::new();
     for pages in [512, 64, 8, 1] {
@@ -218,57 +213,25 @@ fn no_room(gpu: &Fixture) {
     assert_eq!(again, (OPERATING_SYSTEM, CHECKPOINTED, ILLEGAL_STATE));
 }
 
-/// Another process with a context.
-struct Target {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+/// Starts another process with a context.
+fn target_process() -> OtherProcess {
+    let mut target = OtherProcess::start(TARGET, "");
+    assert_eq!(target.ask("byte"), 7, "it is ready");
+    target
 }
 
-impl Target {
-    fn start() -> Target {
-        let program = std::env::current_exe().expect("this program has a path");
-        let mut child = Command::new(program)
-            .env(RULE_VARIABLE, TARGET)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("this program starts again");
-        let input = child.stdin.take().expect("piped");
-        let output = BufReader::new(child.stdout.take().expect("piped"));
-        let mut target = Target { child, input, output };
-        assert_eq!(target.byte(), 7, "it is ready");
-        target
-    }
-
-    fn byte(&mut self) -> u8 {
-        writeln!(self.input, "byte").expect("the other process listens");
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("the other process answers");
-        line.trim().parse().unwrap_or_else(|_| panic!("{line:?}"))
-    }
-
-    fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args([signal, &pid]).status().expect("kill runs");
-        assert!(sent.success(), "kill {signal} {pid}");
-        // The kernel stops a process a moment later.
-        while (signal == "-STOP") != self.is_stopped() {
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn is_stopped(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+fn signal(target: &OtherProcess, signal: &str) {
+    let pid = target.child.id().to_string();
+    let sent = Command::new("kill").args([signal, &pid]).status().expect("kill runs");
+    assert!(sent.success(), "kill {signal} {pid}");
+    let is_stopped = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
         let stat = stat.expect("it has not been waited for");
         stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    };
+    // The kernel stops a process a moment later.
+    while (signal == "-STOP") != is_stopped() {
+        thread::sleep(Duration::from_millis(1));
     }
 }
 

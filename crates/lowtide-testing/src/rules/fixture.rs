@@ -1,5 +1,8 @@
-//! What rules are asked with: a driver with its primary context current, and short names for its
-//! calls.
+//! What rules are asked with: a driver with its primary context current, short names for its calls, and
+//! other processes.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::double::Double;
 use crate::keys;
@@ -185,6 +188,62 @@ impl Fixture {
         let (mut free, mut total) = (0, 0);
         assert_eq!(self.raw.cuMemGetInfo_v2(&mut free, &mut total), SUCCESS);
         free
+    }
+}
+
+/// Another process: this program, started again in a role. It answers a number for each word.
+pub(super) struct OtherProcess {
+    pub(super) child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl OtherProcess {
+    /// Starts it, with settings of the double.
+    pub(super) fn start(role: &str, double: &str) -> OtherProcess {
+        let program = std::env::current_exe().expect("this program has a path");
+        let mut child = Command::new(program)
+            .env(RULE_VARIABLE, role)
+            .env("LOWTIDE_DOUBLE", double)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this program starts again");
+        let input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        OtherProcess { child, input, output }
+    }
+
+    /// Returns the answer to a word.
+    pub(super) fn ask(&mut self, word: &str) -> i32 {
+        self.tell(word);
+        self.answer(word)
+    }
+
+    /// Asks several words, whose answers are all a success.
+    pub(super) fn steps(&mut self, words: &[&str]) {
+        for word in words {
+            assert_eq!(self.ask(word), SUCCESS, "{word}");
+        }
+    }
+
+    /// Says a word, and does not wait for the answer.
+    pub(super) fn tell(&mut self, word: &str) {
+        writeln!(self.input, "{word}").expect("the other process listens");
+    }
+
+    /// Waits for the answer to a word.
+    pub(super) fn answer(&mut self, word: &str) -> i32 {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("the other process answers");
+        line.trim().parse().unwrap_or_else(|_| panic!("{word}: {line:?}"))
+    }
+}
+
+impl Drop for OtherProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -88,7 +88,7 @@ fn ended_within(child: &mut Child, patience: Duration) -> bool {
 
 fn ask(name: &str) -> ExitCode {
     if let Some(pid) = name.strip_prefix(checkpoint::LOCKER) {
-        return checkpoint::locker(pid.parse().expect("a pid"));
+        return checkpoint::lock_and_answer(pid.parse().expect("a pid"));
     }
     if name == checkpoint_deaths::TARGET {
         return checkpoint_deaths::target();

@@ -3,7 +3,7 @@
 //!
 //! Loom reports a lost wake-up
 //! as a deadlock, and lets a relaxed load return any value that the memory model allows: so a gate
-//! that orders too little fails in [`Room::visit`].
+//! that orders too little fails in [`Memory::touch`].
 
 use std::time::Duration;
 
@@ -49,18 +49,18 @@ fn few() -> usize {
 
 /// Memory that only one side may use at a time.
 #[derive(Default)]
-struct Room {
+struct Memory {
     /// Changed by read-modify-writes, which always see the latest value.
-    visits: AtomicUsize,
+    touches: AtomicUsize,
     /// The same number, read and written without ordering: stale unless the gate orders it.
     seen: AtomicUsize,
 }
 
-impl Room {
-    fn visit(&self) {
-        let visits = self.visits.fetch_add(1, Relaxed);
-        assert_eq!(self.seen.load(Relaxed), visits, "two in the room, or one saw an old value");
-        self.seen.store(visits + 1, Relaxed);
+impl Memory {
+    fn touch(&self) {
+        let touches = self.touches.fetch_add(1, Relaxed);
+        assert_eq!(self.seen.load(Relaxed), touches, "two in the memory, or one saw an old value");
+        self.seen.store(touches + 1, Relaxed);
     }
 }
 
@@ -84,12 +84,12 @@ impl Clock for Looks {
 }
 
 /// A job of two pieces; what is retracted is done again, what is aborted is not.
-fn work(gate: &Gate, room: &Room) {
+fn work(gate: &Gate, memory: &Memory) {
     loop {
         let mut pass = gate.enter();
-        room.visit();
+        memory.touch();
         match pass.checkpoint() {
-            Step::Go => return room.visit(),
+            Step::Go => return memory.touch(),
             Step::Abort => return,
             Step::Retract => {}
         }
@@ -99,16 +99,16 @@ fn work(gate: &Gate, room: &Room) {
 fn r37_nothing_passes_while_the_gate_is_closed() {
     for mode in MODES {
         check(None, move || {
-            let (gate, room) = (Gate::new(), Arc::new(Room::default()));
+            let (gate, memory) = (Gate::new(), Arc::new(Memory::default()));
             let worker = {
-                let (gate, room) = (gate.clone(), room.clone());
-                thread::spawn(move || work(&gate, &room))
+                let (gate, memory) = (gate.clone(), memory.clone());
+                thread::spawn(move || work(&gate, &memory))
             };
             let closed = gate.close(mode);
-            room.visit();
+            memory.touch();
             assert!(closed.parked() <= usize::from(mode == Mode::InPlace));
             assert_eq!(gate.state().active, 0);
-            room.visit();
+            memory.touch();
             closed.open();
             worker.join().unwrap();
             assert_eq!(gate.state(), QUIET);
@@ -120,15 +120,15 @@ fn two_workers_stop_for_one_closer_and_both_go_on() {
     for mode in MODES {
         check(Some(few()), move || {
             let gate = Gate::new();
-            // A room each: they need not stay away from each other.
-            let rooms = [(); 2].map(|()| Arc::new(Room::default()));
-            let workers = rooms.clone().map(|room| {
+            // A memory each: they need not stay away from each other.
+            let memories = [(); 2].map(|()| Arc::new(Memory::default()));
+            let workers = memories.clone().map(|memory| {
                 let gate = gate.clone();
-                thread::spawn(move || work(&gate, &room))
+                thread::spawn(move || work(&gate, &memory))
             });
             let closed = gate.close(mode);
-            for room in &rooms {
-                room.visit();
+            for memory in &memories {
+                memory.touch();
             }
             closed.open();
             for worker in workers {
@@ -143,10 +143,10 @@ fn who_closes_without_waiting_or_for_a_while_has_it_alone_or_leaves_no_trace() {
     for mode in MODES {
         for wait in [false, true] {
             check(None, move || {
-                let (gate, room) = (Gate::new(), Arc::new(Room::default()));
+                let (gate, memory) = (Gate::new(), Arc::new(Memory::default()));
                 let worker = {
-                    let (gate, room) = (gate.clone(), room.clone());
-                    thread::spawn(move || work(&gate, &room))
+                    let (gate, memory) = (gate.clone(), memory.clone());
+                    thread::spawn(move || work(&gate, &memory))
                 };
                 let closed = if wait {
                     gate.close_within(mode, &Looks::default(), Duration::from_millis(2))
@@ -155,7 +155,7 @@ fn who_closes_without_waiting_or_for_a_while_has_it_alone_or_leaves_no_trace() {
                 };
                 match closed {
                     Ok(closed) => {
-                        room.visit();
+                        memory.touch();
                         closed.open();
                     }
                     Err(busy) => {
@@ -196,21 +196,21 @@ fn whoever_is_parked_or_held_goes_on_after_the_open_even_if_it_closes_again() {
 fn two_closers_take_turns_and_work_goes_between() {
     for mode in [Mode::Retract, Mode::InPlace] {
         check(Some(few()), move || {
-            let (gate, room) = (Gate::new(), Arc::new(Room::default()));
+            let (gate, memory) = (Gate::new(), Arc::new(Memory::default()));
             let others = [true, false].map(|closes| {
-                let (gate, room) = (gate.clone(), room.clone());
+                let (gate, memory) = (gate.clone(), memory.clone());
                 thread::spawn(move || {
                     if closes {
                         let closed = gate.close(Mode::InPlace);
-                        room.visit();
+                        memory.touch();
                         closed.open();
                     } else {
-                        work(&gate, &room);
+                        work(&gate, &memory);
                     }
                 })
             });
             let closed = gate.close(mode);
-            room.visit();
+            memory.touch();
             assert_eq!(closed.mode(), mode);
             closed.open();
             for other in others {
@@ -223,17 +223,17 @@ fn two_closers_take_turns_and_work_goes_between() {
 
 fn closers_stay_out_of_each_others_way() {
     check(Some(few()), || {
-        let (gate, room) = (Gate::new(), Arc::new(Room::default()));
+        let (gate, memory) = (Gate::new(), Arc::new(Memory::default()));
         let others = [Mode::Abort, Mode::InPlace].map(|mode| {
-            let (gate, room) = (gate.clone(), room.clone());
+            let (gate, memory) = (gate.clone(), memory.clone());
             thread::spawn(move || {
                 let closed = gate.close(mode);
-                room.visit();
+                memory.touch();
                 closed.open();
             })
         });
         let closed = gate.close(Mode::Retract);
-        room.visit();
+        memory.touch();
         assert_eq!(closed.mode(), Mode::Retract);
         closed.open();
         for other in others {
@@ -246,19 +246,19 @@ fn closers_stay_out_of_each_others_way() {
 fn a_pass_within_a_pass_never_waits_for_its_own_gate() {
     for mode in MODES {
         check(None, move || {
-            let (gate, room) = (Gate::new(), Arc::new(Room::default()));
+            let (gate, memory) = (Gate::new(), Arc::new(Memory::default()));
             let worker = {
-                let (gate, room) = (gate.clone(), room.clone());
+                let (gate, memory) = (gate.clone(), memory.clone());
                 thread::spawn(move || {
                     let outer = gate.enter();
                     let mut inner = gate.enter_within(&outer);
                     let _told = inner.checkpoint();
                     drop(outer);
-                    room.visit();
+                    memory.touch();
                 })
             };
             let closed = gate.close(mode);
-            room.visit();
+            memory.touch();
             assert_eq!((closed.parked(), gate.state().active), (0, 0));
             closed.open();
             worker.join().unwrap();
@@ -354,26 +354,26 @@ fn r26_no_ticket_is_given_while_a_task_is_active() {
 
 fn there_are_never_two_claims() {
     check(None, || {
-        let (idle, room) = (idle(), Arc::new(Room::default()));
+        let (idle, memory) = (idle(), Arc::new(Memory::default()));
         drop(idle.task());
-        let claims = |idle: &Idle, room: &Room, then_task: bool| match idle.due(|| true) {
+        let claims = |idle: &Idle, memory: &Memory, then_task: bool| match idle.due(|| true) {
             Decision::Release(ticket) => {
-                room.visit();
+                memory.touch();
                 if then_task {
                     // It makes the next release due while this one is at work.
                     drop(idle.task());
                 }
-                room.visit();
+                memory.touch();
                 ticket.done();
                 1
             }
             _ => 0,
         };
         let other = {
-            let (idle, room) = (idle.clone(), room.clone());
-            thread::spawn(move || claims(&idle, &room, true))
+            let (idle, memory) = (idle.clone(), memory.clone());
+            thread::spawn(move || claims(&idle, &memory, true))
         };
-        let mine = claims(&idle, &room, false);
+        let mine = claims(&idle, &memory, false);
         let given = mine + other.join().unwrap();
         assert!(given >= 1, "one task had finished, and nobody got it");
     });

@@ -25,7 +25,7 @@ pub(super) const PAGE_BYTES: u64 = 2 << 20;
 pub(super) const LEGACY: u64 = 1;
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct Tables {
     /// The contexts that live.
     pub(super) contexts: BTreeMap<ContextId, Context>,
     /// The error that lost this process its contexts.
@@ -52,13 +52,13 @@ pub(super) struct State {
 
 /// Signals a change in the tables.
 pub(super) static CHANGED: Condvar = Condvar::new();
-static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
+static TABLES: LazyLock<Mutex<Tables>> = LazyLock::new(Mutex::default);
 
-pub(super) type Locked = MutexGuard<'static, State>;
+pub(super) type Locked = MutexGuard<'static, Tables>;
 
 /// Takes the lock. A panic elsewhere was reported by its own entry.
 pub(super) fn lock() -> Locked {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+    TABLES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Gives the lock up until something changes.
@@ -66,7 +66,7 @@ pub(super) fn wait(state: Locked) -> Locked {
     CHANGED.wait(state).unwrap_or_else(PoisonError::into_inner)
 }
 
-impl State {
+impl Tables {
     /// Returns a number that no other object has or had.
     pub(super) fn new_id(&mut self) -> u64 {
         self.last_id += 1;
@@ -92,6 +92,12 @@ impl State {
         let before = self.regions.range(..range.start).next_back();
         let before = before.filter(|(base, region)| *base + region.bytes > range.start);
         before.into_iter().chain(self.regions.range(range)).map(|(base, _)| *base).collect()
+    }
+
+    /// Returns the region that an address is in, with its first address.
+    pub(super) fn region_at(&self, at: u64) -> Option<(u64, &Region)> {
+        let base = *self.regions_in(at..at.saturating_add(1)).first()?;
+        Some((base, &self.regions[&base]))
     }
 
     /// Returns the memory behind a range, if `device` has this access to all of it.
