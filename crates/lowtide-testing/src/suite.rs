@@ -109,7 +109,7 @@ fn run(suite: &Suite, target: Target, mut arguments: Arguments) -> ExitCode {
     let conclusion = libtest_mimic::run(&arguments, trials);
     let outcomes = outcomes.lock().expect("no case holds the lock when it fails");
     if let Some(folder) = std::env::var_os("LOWTIDE_RESULTS") {
-        results::write(folder.as_ref(), (name, target), missing, &outcomes);
+        results::write(folder.as_ref(), (name, target), missing.as_deref(), &outcomes);
     }
     conclusion.exit_code()
 }

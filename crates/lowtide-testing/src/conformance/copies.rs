@@ -4,7 +4,7 @@ use crate::noise::first_other;
 use lowtide_device::{Bytes, Error};
 
 use super::fixture::{
-    NamedCase, PAGE, START, device, host_memory, noise, only, pages, read, ready, write,
+    NamedCase, PAGE, START, device, host_memory, noise, only, pages, prepared, read, ready, write,
 };
 use crate::suite::Target;
 
@@ -24,16 +24,14 @@ pub(super) const CASES: &[NamedCase] = &[
 ];
 
 fn bytes_go_out_and_come_back(target: Target) {
-    let device = device(target);
-    let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(8)));
+    let (device, stream, reservation) = prepared(target, pages(8));
     let bytes = noise(2, pages(8));
     write(&device, &stream, (&reservation, START), &bytes);
     assert!(read(&device, &stream, (&reservation, START), pages(8)) == bytes);
 }
 
 fn copies_take_any_offset_and_size(target: Target) {
-    let device = device(target);
-    let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(2)));
+    let (device, stream, reservation) = prepared(target, pages(2));
     let mut expected = noise(3, pages(2));
     write(&device, &stream, (&reservation, START), &expected);
     for (offset, size) in
@@ -64,8 +62,7 @@ fn copies_cross_from_chunk_to_chunk(target: Target) {
 }
 
 fn a_copy_within_the_device_needs_no_host(target: Target) {
-    let device = device(target);
-    let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(4)));
+    let (device, stream, reservation) = prepared(target, pages(4));
     let (other, bytes) = (ready(&device, pages(2)), noise(7, pages(4)));
     write(&device, &stream, (&reservation, START), &bytes);
     for (from, to, size) in [(0, 0, pages(2)), (PAGE.0 + 3, 5, Bytes(PAGE.0 + 7))] {
@@ -165,8 +162,7 @@ fn streams_work_side_by_side(target: Target) {
 }
 
 fn a_stream_works_in_order(target: Target) {
-    let device = device(target);
-    let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(4)));
+    let (device, stream, reservation) = prepared(target, pages(4));
     for byte in 0..50 {
         stream.fill((&reservation, START), byte, pages(4)).unwrap();
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use lowtide_device::digest::{Keys, PAGE_BYTES};
 use lowtide_device::{Bytes, Error, RangeProblem};
 
-use super::fixture::{NamedCase, PAGE, START, device, noise, only, pages, ready, write};
+use super::fixture::{NamedCase, PAGE, START, device, noise, only, pages, prepared, write};
 use crate::keys;
 use crate::suite::Target;
 
@@ -20,8 +20,7 @@ pub(super) const CASES: &[NamedCase] = &[
 ];
 
 fn the_device_digests_as_the_host_does(target: Target) {
-    let device = device(target);
-    let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(6)));
+    let (device, stream, reservation) = prepared(target, pages(6));
     for seed in [8, 9] {
         let (keys, bytes) = (Keys::from_seed(seed), noise(seed, pages(6)));
         write(&device, &stream, (&reservation, START), &bytes);
@@ -45,8 +44,7 @@ fn the_device_digests_as_the_host_does(target: Target) {
 }
 
 fn a_single_bit_changes_both_halves(target: Target) {
-    let device = device(target);
-    let (stream, reservation) = (device.stream().unwrap(), ready(&device, PAGE));
+    let (device, stream, reservation) = prepared(target, PAGE);
     let digest =
         || stream.digest((&reservation, START), PAGE, keys::fixed()).unwrap().wait().unwrap()[0];
     let bytes = noise(10, PAGE);
@@ -83,8 +81,7 @@ fn pages_of_many_chunks_come_in_order(target: Target) {
 }
 
 fn digests_that_nobody_waits_for_do_no_harm(target: Target) {
-    let device = device(target);
-    let (stream, reservation) = (device.stream().unwrap(), ready(&device, PAGE));
+    let (_device, stream, reservation) = prepared(target, PAGE);
     stream.fill((&reservation, START), 3, PAGE).unwrap();
     drop(stream.digest((&reservation, START), PAGE, keys::fixed()).unwrap());
     let digests =

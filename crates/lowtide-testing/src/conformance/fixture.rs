@@ -30,6 +30,13 @@ pub(super) fn ready(device: &Device, size: Bytes) -> Reservation {
     reservation
 }
 
+/// Opens a device, with a stream and one chunk of this size that is ready.
+pub(super) fn prepared(target: Target, size: Bytes) -> (Device, Stream, Reservation) {
+    let device = device(target);
+    let (stream, reservation) = (device.stream().unwrap(), ready(&device, size));
+    (device, stream, reservation)
+}
+
 /// Returns bytes that differ from offset to offset and from seed to seed.
 pub(super) fn noise(seed: u64, size: Bytes) -> Vec<u8> {
     crate::noise::noise(seed, size.as_usize())

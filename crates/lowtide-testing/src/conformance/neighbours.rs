@@ -55,69 +55,66 @@ fn the_callers_context_is_restored(target: Target) {
     assert_eq!(raw.cuDevicePrimaryCtxRelease_v2(0), 0);
 }
 
-// A global capture forbids other threads what most of our calls do; relaxed threads are exempt.
-fn a_capture_stays_valid_beside_our_work(target: Target) {
-    const GLOBAL: u32 = 0;
+// Does something while somebody else has a stream in the primary context, which is current.
+fn beside_a_stream(work: impl FnOnce(&Raw, u64)) {
     let raw = Raw::load();
     let (mut context, mut stream) = (0, 0);
     assert_eq!(raw.cuDevicePrimaryCtxRetain(&mut context, 0), 0);
     assert_eq!(raw.cuCtxPushCurrent_v2(context), 0);
     assert_eq!(raw.cuStreamCreate(&mut stream, 1), 0);
-    assert_eq!(raw.cuStreamBeginCapture_v2(stream, GLOBAL), 0);
-    std::thread::scope(|scope| {
-        scope.spawn(|| everything(target)).join().expect("our work beside a capture");
-    });
-    everything(target);
-    let mut mode = GLOBAL;
-    assert_eq!(raw.cuThreadExchangeStreamCaptureMode(&mut mode), 0);
-    assert_eq!(mode, GLOBAL, "the thread's own mode is restored");
-    let (mut status, mut graph) = (0, 0);
-    assert_eq!(raw.cuStreamIsCapturing(stream, &mut status), 0);
-    assert_eq!(status, 1, "still capturing");
-    assert_eq!(raw.cuStreamEndCapture(stream, &mut graph), 0, "and valid");
-    assert_eq!(raw.cuGraphDestroy(graph), 0);
+    work(&raw, stream);
     assert_eq!(raw.cuStreamDestroy_v2(stream), 0);
     assert_eq!(raw.cuCtxPopCurrent_v2(&mut context), 0);
     assert_eq!(raw.cuDevicePrimaryCtxRelease_v2(0), 0);
 }
 
+// A global capture forbids other threads what most of our calls do; relaxed threads are exempt.
+fn a_capture_stays_valid_beside_our_work(target: Target) {
+    const GLOBAL: u32 = 0;
+    beside_a_stream(|raw, stream| {
+        assert_eq!(raw.cuStreamBeginCapture_v2(stream, GLOBAL), 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| everything(target)).join().expect("our work beside a capture");
+        });
+        everything(target);
+        let mut mode = GLOBAL;
+        assert_eq!(raw.cuThreadExchangeStreamCaptureMode(&mut mode), 0);
+        assert_eq!(mode, GLOBAL, "the thread's own mode is restored");
+        let (mut status, mut graph) = (0, 0);
+        assert_eq!(raw.cuStreamIsCapturing(stream, &mut status), 0);
+        assert_eq!(status, 1, "still capturing");
+        assert_eq!(raw.cuStreamEndCapture(stream, &mut graph), 0, "and valid");
+        assert_eq!(raw.cuGraphDestroy(graph), 0);
+    });
+}
+
 fn a_device_waits_for_the_work_of_others(target: Target) {
-    let (raw, device) = (Raw::load(), device(target));
+    let device = device(target);
     let (reservation, bytes) = (ready(&device, pages(64)), pages(64).0);
-    let (mut context, mut stream) = (0, 0);
-    assert_eq!(raw.cuDevicePrimaryCtxRetain(&mut context, 0), 0);
-    assert_eq!(raw.cuCtxPushCurrent_v2(context), 0);
-    assert_eq!(raw.cuStreamCreate(&mut stream, 1), 0);
-    for byte in 0..8 {
-        assert_eq!(raw.cuMemsetD8Async(reservation.address().0, byte, bytes, stream), 0);
-    }
-    device.synchronize().unwrap();
-    assert_eq!(raw.cuStreamQuery(stream), 0, "a stream of somebody else in the same context");
-    assert_eq!(raw.cuStreamDestroy_v2(stream), 0);
-    assert_eq!(raw.cuCtxPopCurrent_v2(&mut context), 0);
-    assert_eq!(raw.cuDevicePrimaryCtxRelease_v2(0), 0);
+    beside_a_stream(|raw, stream| {
+        for byte in 0..8 {
+            assert_eq!(raw.cuMemsetD8Async(reservation.address().0, byte, bytes, stream), 0);
+        }
+        device.synchronize().unwrap();
+        assert_eq!(raw.cuStreamQuery(stream), 0, "a stream of somebody else in the same context");
+    });
 }
 
 // Unlike all else that we call, this wait is refused in every capture mode, and costs the capture.
 fn a_device_does_not_wait_during_a_capture(target: Target) {
     const RELAXED: u32 = 2;
-    let (raw, device) = (Raw::load(), device(target));
-    let (mut context, mut stream) = (0, 0);
-    assert_eq!(raw.cuDevicePrimaryCtxRetain(&mut context, 0), 0);
-    assert_eq!(raw.cuCtxPushCurrent_v2(context), 0);
-    assert_eq!(raw.cuStreamCreate(&mut stream, 1), 0);
-    assert_eq!(raw.cuStreamBeginCapture_v2(stream, RELAXED), 0);
-    let refused = device.synchronize().unwrap_err();
-    assert!(
-        matches!(refused, Error::Driver { call: "cuCtxSynchronize", code: 900, .. }),
-        "{refused}"
-    );
-    let mut graph = 0;
-    assert_eq!(raw.cuStreamEndCapture(stream, &mut graph), 901, "the capture is lost");
-    device.synchronize().expect("the capture has ended");
-    assert_eq!(raw.cuStreamDestroy_v2(stream), 0);
-    assert_eq!(raw.cuCtxPopCurrent_v2(&mut context), 0);
-    assert_eq!(raw.cuDevicePrimaryCtxRelease_v2(0), 0);
+    let device = device(target);
+    beside_a_stream(|raw, stream| {
+        assert_eq!(raw.cuStreamBeginCapture_v2(stream, RELAXED), 0);
+        let refused = device.synchronize().unwrap_err();
+        assert!(
+            matches!(refused, Error::Driver { call: "cuCtxSynchronize", code: 900, .. }),
+            "{refused}"
+        );
+        let mut graph = 0;
+        assert_eq!(raw.cuStreamEndCapture(stream, &mut graph), 901, "the capture is lost");
+        device.synchronize().expect("the capture has ended");
+    });
 }
 
 fn nvml_names_this_process(target: Target) {

@@ -8,7 +8,7 @@ use lowtide_device::packing::{self, Look, PACKED_AT_ONCE, PACKED_BYTES};
 use lowtide_device::{Bytes, Error, HostMemory};
 
 use super::fixture::{
-    NamedCase, PAGE, START, device, host_memory, noise, only, pages, read, ready, write,
+    NamedCase, PAGE, START, device, host_memory, noise, only, pages, prepared, read, ready, write,
 };
 use crate::Dice;
 use crate::suite::Target;
@@ -95,8 +95,7 @@ fn neighbours_are_packed_at_once_and_come_back(target: Target) {
 
 // As a piece goes through a ring: packed there, copied out, copied in, unpacked.
 fn packed_pages_may_lie_on_the_device(target: Target) {
-    let device = device(target);
-    let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(2)));
+    let (device, stream, reservation) = prepared(target, pages(2));
     let (ring, at, size) = (ready(&device, pages(3)), Bytes(4096), Bytes(2 * PACKED.0));
     let bytes = [PAGE_KINDS[1].page(50), PAGE_KINDS[3].page(51)];
     write(&device, &stream, (&reservation, START), &bytes.concat());
@@ -125,8 +124,7 @@ fn packed_pages_may_lie_on_the_device(target: Target) {
 }
 
 fn a_corrupt_packed_page_writes_only_its_page(target: Target) {
-    let device = device(target);
-    let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(3)));
+    let (device, stream, reservation) = prepared(target, pages(3));
     let (memory, mut dice) = (host_memory(&device, PACKED), Dice::new(31));
     let page = PAGE_KINDS[1].page(30);
     let good = packed_of(&page, packing::look(&page).base);
@@ -161,8 +159,7 @@ fn a_corrupt_packed_page_writes_only_its_page(target: Target) {
 }
 
 fn a_comparison_finds_what_changed(target: Target) {
-    let device = device(target);
-    let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(2)));
+    let (device, stream, reservation) = prepared(target, pages(2));
     let page = PAGE_KINDS[0].page(40);
     for number in 0..2 {
         write(&device, &stream, (&reservation, pages(number)), &page);
@@ -183,8 +180,7 @@ fn a_comparison_finds_what_changed(target: Target) {
 }
 
 fn packing_pins_what_it_uses(target: Target) {
-    let device = device(target);
-    let (stream, reservation) = (device.stream().unwrap(), ready(&device, PAGE));
+    let (device, stream, reservation) = prepared(target, PAGE);
     stream.fill((&reservation, START), 0, PAGE).unwrap();
     let memory = host_memory(&device, PACKED);
     stream.pack((&reservation, START), (&memory, START), &[100]).unwrap();
@@ -198,8 +194,7 @@ fn packing_pins_what_it_uses(target: Target) {
 }
 
 fn packed_pages_that_are_not_right_are_refused(target: Target) {
-    let device = device(target);
-    let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(9)));
+    let (device, stream, reservation) = prepared(target, pages(9));
     let memory = host_memory(&device, Bytes(9 * PACKED.0));
     let pack = |at: u64, host: u64, bases: usize| {
         stream.pack((&reservation, Bytes(at)), (&memory, Bytes(host)), &vec![100; bases])

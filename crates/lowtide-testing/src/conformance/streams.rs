@@ -8,7 +8,7 @@ use crate::noise::first_other;
 use lowtide_device::Bytes;
 
 use super::fixture::{
-    NamedCase, PAGE, START, device, host_memory, noise, only, pages, ready, write,
+    NamedCase, PAGE, START, device, host_memory, noise, only, pages, prepared, ready, write,
 };
 use crate::suite::Target;
 
@@ -34,8 +34,7 @@ fn no_stream_has_the_id_of_another(target: Target) {
 }
 
 fn a_stream_that_has_passed_lets_go(target: Target) {
-    let device = device(target);
-    let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(8)));
+    let (device, stream, reservation) = prepared(target, pages(8));
     assert!(stream.has_passed().unwrap(), "nothing was given to it");
     let (bytes, memory) = (noise(12, pages(8)), host_memory(&device, pages(8)));
     write(&device, &stream, (&reservation, START), &bytes);
@@ -60,8 +59,7 @@ fn a_stream_that_has_passed_lets_go(target: Target) {
 // A thread that has waited for its own copy finds its memory let go, even if others waited for that
 // point too.
 fn threads_share_a_stream(target: Target) {
-    let device = device(target);
-    let (stream, reservation) = (device.stream().unwrap(), ready(&device, pages(4)));
+    let (device, stream, reservation) = prepared(target, pages(4));
     std::thread::scope(|scope| {
         for thread in 0..4u8 {
             let (device, stream, reservation) = (&device, &stream, &reservation);

@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use lowtide_device::nvml::Nvml;
 use serde::Serialize;
+use serde_json::json;
 
 use super::target::Target;
 
@@ -17,19 +18,6 @@ pub(super) struct CaseOutcome {
     pub(super) ms: u128,
 }
 
-#[derive(Serialize)]
-struct Results<'a> {
-    suite: &'a str,
-    target: String,
-    device: Option<String>,
-    driver: Option<String>,
-    unix_time_s: u64,
-    passed: usize,
-    failed: usize,
-    skipped: Option<String>,
-    cases: &'a [CaseOutcome],
-}
-
 /// Writes `SUITE-TARGET.json` into `folder`.
 ///
 /// # Panics
@@ -37,7 +25,7 @@ struct Results<'a> {
 pub(super) fn write(
     folder: &Path,
     (suite, target): (&str, Target),
-    skipped: Option<String>,
+    skipped: Option<&str>,
     cases: &[CaseOutcome],
 ) {
     let device = target.device().ok().map(|device| device.info().name.clone());
@@ -48,17 +36,17 @@ pub(super) fn write(
     };
     let passed = cases.iter().filter(|case| case.passed).count();
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let results = Results {
-        suite,
-        target: target.to_string(),
-        device,
-        driver,
-        unix_time_s: since.map_or(0, |since| since.as_secs()),
-        passed,
-        failed: cases.len() - passed,
-        skipped,
-        cases,
-    };
+    let results = json!({
+        "suite": suite,
+        "target": target.to_string(),
+        "device": device,
+        "driver": driver,
+        "unix_time_s": since.map_or(0, |since| since.as_secs()),
+        "passed": passed,
+        "failed": cases.len() - passed,
+        "skipped": skipped,
+        "cases": cases,
+    });
     let text = serde_json::to_string_pretty(&results).expect("plain data");
     let file = folder.join(format!("{suite}-{target}.json"));
     std::fs::write(&file, text).expect("the results can be written");
