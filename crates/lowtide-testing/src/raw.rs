@@ -151,28 +151,15 @@ pub fn first(text: &CStr) -> &u8 {
     text.to_bytes_with_nul().first().expect("a C string has at least its end")
 }
 
-/// `CUmemAllocationProp` for pinned memory of a device.
-#[repr(C)]
-pub struct Properties {
-    kind: i32,
-    handle_types: i32,
-    location_kind: i32,
-    location_id: i32,
-    windows: u64,
-    flags: [u8; 8],
-}
+/// `CUmemAllocationProp` for pinned memory of a device: kind, types of handles, kind and number of the
+/// location; the rest is zero.
+#[repr(C, align(8))]
+pub struct Properties([i32; 8]);
 
 impl Properties {
     /// Creates the properties of memory on this device.
     pub fn on(device: i32) -> Properties {
-        Properties {
-            kind: 1,
-            handle_types: 0,
-            location_kind: 1,
-            location_id: device,
-            windows: 0,
-            flags: [0; 8],
-        }
+        Properties([1, 0, 1, device, 0, 0, 0, 0])
     }
 }
 
@@ -182,17 +169,13 @@ impl Default for Properties {
     }
 }
 
-/// `CUmemAccessDesc` for device 0.
+/// `CUmemAccessDesc` for device 0: kind and number of the location, flags.
 #[repr(C)]
-pub struct Access {
-    location_kind: i32,
-    location_id: i32,
-    flags: i32,
-}
+pub struct Access([i32; 3]);
 
 impl Access {
     /// Access for reading and writing.
-    pub const READ_WRITE: Access = Access { location_kind: 1, location_id: 0, flags: 3 };
+    pub const READ_WRITE: Access = Access([1, 0, 3]);
     /// Access for reading only.
-    pub const READ: Access = Access { location_kind: 1, location_id: 0, flags: 1 };
+    pub const READ: Access = Access([1, 0, 1]);
 }

@@ -60,12 +60,8 @@ pub(super) fn start() {
 /// Keeps this library loaded for good: streams run on threads of it. A `dlclose` by its user only
 /// drops a reference.
 fn stay_loaded() {
-    let mut here = libc::Dl_info {
-        dli_fname: std::ptr::null(),
-        dli_fbase: std::ptr::null_mut(),
-        dli_sname: std::ptr::null(),
-        dli_saddr: std::ptr::null_mut(),
-    };
+    // SAFETY: a structure of pointers, for which null is a value.
+    let mut here: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: the address is of a function in this object and `here` is ours to fill.
     let found = unsafe { libc::dladdr(stay_loaded as *const c_void, &raw mut here) };
     if found != 0 {

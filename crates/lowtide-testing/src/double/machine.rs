@@ -11,9 +11,12 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use super::settings::{self, DEFAULTS, MAX_DEVICES, MachineSetting, Setting};
 
@@ -128,20 +131,17 @@ impl Machine {
             Some(path) => {
                 File::options().read(true).write(true).create(true).truncate(false).open(path)?
             }
-            None => anonymous_file()?,
+            None => memfd_create("lowtide-double", MemfdFlags::CLOEXEC)?.into(),
         };
         match file.metadata()?.len() {
             0 => file.set_len(size_of::<Table>() as u64)?,
             bytes if bytes == size_of::<Table>() as u64 => {}
             _ => return Err(io::Error::other("it is not a state file of this version")),
         }
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let (none, bytes, fd) = (std::ptr::null_mut(), size_of::<Table>(), file.as_raw_fd());
+        let (none, bytes, access) =
+            (std::ptr::null_mut(), size_of::<Table>(), ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let at = unsafe { libc::mmap(none, bytes, protection, libc::MAP_SHARED, fd, 0) };
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let at = unsafe { mmap(none, bytes, access, MapFlags::SHARED, &file, 0) }?;
         // SAFETY: the mapping is as large as a Table, page-aligned, never unmapped,
         // and every bit pattern is a valid Table.
         let table = unsafe { &*at.cast::<Table>() };
@@ -236,16 +236,6 @@ fn default_settings() -> impl Iterator<Item = MachineSetting> {
 
 fn slot_byte(index: usize) -> i64 {
     i64::try_from(index + 1).expect("few slots")
-}
-
-fn anonymous_file() -> io::Result<File> {
-    // SAFETY: the name is a C string.
-    let fd = unsafe { libc::memfd_create(c"lowtide-double".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd == -1 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just opened, and nobody else has it.
-    Ok(unsafe { File::from_raw_fd(fd) })
 }
 
 /// The lock for changing the machine.

@@ -31,13 +31,33 @@ pub(super) struct Context {
     pub(super) legacy: Stream,
 }
 
+/// `CUmemAllocationProp`, with plain numbers where C may put any.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(dead_code, reason = "handed back as it came")]
+pub(super) struct AllocationProp {
+    pub(super) kind: u32,
+    pub(super) handle_types: u32,
+    pub(super) location: Location,
+    pub(super) windows_data: usize,
+    pub(super) flags: [u8; 8],
+}
+
+/// The layout of `CUmemLocation`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Location {
+    pub(super) kind: u32,
+    pub(super) id: i32,
+}
+
 /// The memory of one `cuMemCreate`.
 pub(super) struct Handle {
     pub(super) device: usize,
     pub(super) bytes: u64,
     pub(super) extent: Arc<Extent>,
     /// What it was made with, as the caller gave it.
-    pub(super) properties: [u32; 8],
+    pub(super) properties: AllocationProp,
     /// The creation and each retain, less the releases.
     pub(super) references: u32,
     pub(super) mappings: u32,

@@ -9,30 +9,11 @@ use std::sync::Arc;
 use super::code::{INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 use super::entry::entry;
 use super::memory::{Extent, Reservation};
-use super::objects::{Handle, READ, READ_WRITE, Region, RegionKind};
+use super::objects::{AllocationProp, Handle, Location, READ, READ_WRITE, Region, RegionKind};
 use super::pointers::{CallResult, In, Out};
 use super::settings::MAX_DEVICES;
 use super::tables::{self, PAGE_BYTES, Tables, to_usize};
 use super::{faults, machine};
-
-/// `CUmemAllocationProp`, with plain numbers where C may put any.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct AllocationProp {
-    kind: u32,
-    handle_types: u32,
-    location: Location,
-    windows_data: usize,
-    flags: [u8; 8],
-}
-
-/// The layout of `CUmemLocation`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Location {
-    kind: u32,
-    id: i32,
-}
 
 /// The layout of `CUmemAccessDesc`.
 #[repr(C)]
@@ -64,23 +45,6 @@ impl Location {
 impl AllocationProp {
     fn device(self) -> CallResult<usize> {
         if self.kind == PINNED { self.location.device() } else { Err(INVALID_VALUE) }
-    }
-
-    fn words(self) -> [u32; 8] {
-        let AllocationProp { kind, handle_types, location, windows_data, flags: f } = self;
-        let flags = [[f[0], f[1], f[2], f[3]], [f[4], f[5], f[6], f[7]]].map(u32::from_ne_bytes);
-        let windows = windows_data as u64;
-        let place = location.id.cast_unsigned();
-        [
-            kind,
-            handle_types,
-            location.kind,
-            place,
-            windows as u32,
-            (windows >> 32) as u32,
-            flags[0],
-            flags[1],
-        ]
     }
 }
 
@@ -159,7 +123,7 @@ entry! {
         let extent = new_extent(device, whole_pages(bytes)?)?;
         let mut state = tables::lock();
         let id = state.new_id();
-        let (properties, references) = (prop.words(), 1);
+        let (properties, references) = (prop, 1);
         let made = Handle { device, bytes, extent, properties, references, mappings: 0 };
         state.handles.insert(id, made);
         handle.put(id)
@@ -174,7 +138,7 @@ entry! {
         handle.put(id)
     }
 
-    fn cuMemGetAllocationPropertiesFromHandle(properties: Out<[u32; 8]>, handle: u64) {
+    fn cuMemGetAllocationPropertiesFromHandle(properties: Out<AllocationProp>, handle: u64) {
         properties.put(tables::lock().handles.get(&handle).ok_or(INVALID_VALUE)?.properties)
     }
 
@@ -182,7 +146,7 @@ entry! {
     fn cuMemExportToShareableHandle(shared: Out<u64>, handle: u64, kind: u32, _flags: u64) {
         let state = tables::lock();
         let held = state.handles.get(&handle).ok_or(INVALID_VALUE)?;
-        if held.properties[1] & kind == 0 {
+        if held.properties.handle_types & kind == 0 {
             return Err(INVALID_VALUE);
         }
         shared.put(handle)

@@ -42,14 +42,8 @@ pub(super) const RULES: &[Rule] = &[
     ("an_unsafe_call_of_another_thread_invalidates_a_global_capture", another_thread_invalidates),
     ("a_relaxed_thread_leaves_the_captures_of_others_valid", relaxed_thread_beside),
     ("a_thread_local_thread_leaves_the_captures_of_others_valid", thread_local_thread_beside),
-    (
-        "an_unsafe_call_of_another_thread_leaves_a_thread_local_capture_valid",
-        thread_local_stays_valid,
-    ),
-    (
-        "an_unsafe_call_of_its_own_thread_invalidates_a_thread_local_capture",
-        thread_local_invalidated,
-    ),
+    ("an_unsafe_call_of_another_thread_leaves_a_thread_local_capture_valid", local_stays_valid),
+    ("an_unsafe_call_of_its_own_thread_invalidates_a_thread_local_capture", local_is_invalidated),
 ];
 
 type Call<'a> = (&'static str, Box<dyn Fn(u64) -> i32 + 'a>);
@@ -325,11 +319,11 @@ fn thread_local_thread_beside(gpu: &Fixture) {
     assert_eq!(beside(gpu, GLOBAL, THREAD_LOCAL), ALLOWED);
 }
 
-fn thread_local_stays_valid(gpu: &Fixture) {
+fn local_stays_valid(gpu: &Fixture) {
     assert_eq!(beside(gpu, THREAD_LOCAL, GLOBAL), ALLOWED);
 }
 
-fn thread_local_invalidated(gpu: &Fixture) {
+fn local_is_invalidated(gpu: &Fixture) {
     let other = gpu.stream();
     assert_eq!(during(gpu, THREAD_LOCAL, |_| gpu.raw.cuStreamQuery(other)), REFUSED);
 }
