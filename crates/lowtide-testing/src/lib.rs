@@ -1,6 +1,7 @@
 //! Test tools for lowtide: a driver double, and suites that check what devices and drivers do. Not a
 //! product.
 
+mod code;
 pub mod conformance;
 pub mod double;
 pub mod forks;

@@ -45,7 +45,7 @@
 //!
 //! | files | what they hold |
 //! |---|---|
-//! | `code`, `memory`, `settings`, `pointers` | codes, memory of this machine, settings, C pointers |
+//! | `memory`, `settings`, `pointers` | memory of this machine, settings, C pointers |
 //! | `machine`, `faults`, `objects`, `tables`, `current` | what processes share, and the tables of one |
 //! | `capture_rules`, `gate`, `run`, `queue` | rules for every call, and work that runs late |
 //! | `entry` | how an exported name is entered |
@@ -71,7 +71,6 @@
 mod capture;
 mod capture_rules;
 mod checkpoint;
-mod code;
 mod context;
 mod control;
 mod copy;
@@ -97,6 +96,8 @@ mod settings;
 mod stream;
 mod tables;
 mod vmm;
+
+use crate::code;
 
 pub use control::Live;
 pub use loaded::{Double, DoubleGuard, REFUSABLE, REFUSALS};

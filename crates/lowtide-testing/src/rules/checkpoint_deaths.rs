@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::checkpoint::{CHECKPOINTED, LOCKED, RUNNING, locker, locker_of};
 use super::fixture::{
-    Fixture, ILLEGAL_STATE, NOT_READY, OPERATING_SYSTEM, OtherProcess, PAGE, Rule, SUCCESS,
+    Fixture, ILLEGAL_STATE, NOT_READY, OPERATING_SYSTEM, OUT_OF_MEMORY, OtherProcess, PAGE, Rule,
+    SUCCESS,
 };
 use crate::raw::Properties;
 
@@ -193,7 +194,6 @@ fn a_killed_waiter(_gpu: &Fixture) {
 
 // It is lost although the state does not say so: there is room again, and nothing brings it back.
 fn no_room(gpu: &Fixture) {
-    const OUT_OF_MEMORY: i32 = 2;
     let target = target_process();
     let mut other = locker_of(target.child.id(), "");
     assert_eq!((other.ask("lock"), other.ask("checkpoint")), (SUCCESS, SUCCESS));

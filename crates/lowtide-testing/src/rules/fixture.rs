@@ -4,6 +4,12 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+pub(super) use crate::code::{
+    ALREADY_REGISTERED, CAPTURE_IMPLICIT, CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED,
+    CAPTURE_WRONG_THREAD, CONTEXT_IS_DESTROYED, ILLEGAL_ADDRESS, ILLEGAL_STATE, INVALID_CONTEXT,
+    INVALID_DEVICE, INVALID_VALUE, LAUNCH_FAILED, NOT_FOUND, NOT_READY, NOT_REGISTERED,
+    NOT_SUPPORTED, OPERATING_SYSTEM, OUT_OF_MEMORY, SUCCESS,
+};
 use crate::double::Double;
 use crate::keys;
 use crate::raw::{Access, Properties, Raw, first};
@@ -13,26 +19,6 @@ pub(super) const RULE_VARIABLE: &str = "LOWTIDE_RULE";
 pub(super) const PAGE: u64 = 2 << 20;
 /// The size of the copies that keep a stream busy.
 pub(super) const BUSY_BYTES: u64 = 32 << 20;
-
-// The driver's result codes, by the names it gives them.
-pub(super) const SUCCESS: i32 = 0;
-pub(super) const INVALID_VALUE: i32 = 1;
-pub(super) const INVALID_DEVICE: i32 = 101;
-pub(super) const INVALID_CONTEXT: i32 = 201;
-pub(super) const OPERATING_SYSTEM: i32 = 304;
-pub(super) const ILLEGAL_STATE: i32 = 401;
-pub(super) const NOT_FOUND: i32 = 500;
-pub(super) const NOT_READY: i32 = 600;
-pub(super) const ILLEGAL_ADDRESS: i32 = 700;
-pub(super) const CONTEXT_IS_DESTROYED: i32 = 709;
-pub(super) const HOST_MEMORY_ALREADY_REGISTERED: i32 = 712;
-pub(super) const HOST_MEMORY_NOT_REGISTERED: i32 = 713;
-pub(super) const LAUNCH_FAILED: i32 = 719;
-pub(super) const NOT_SUPPORTED: i32 = 801;
-pub(super) const CAPTURE_UNSUPPORTED: i32 = 900;
-pub(super) const CAPTURE_INVALIDATED: i32 = 901;
-pub(super) const CAPTURE_IMPLICIT: i32 = 906;
-pub(super) const CAPTURE_WRONG_THREAD: i32 = 908;
 
 /// The sentence of a rule, and how it is asked.
 pub(super) type Rule = (&'static str, fn(&Fixture));

@@ -1,8 +1,8 @@
 //! Host memory: registered, pinned or neither, and copies that use it.
 
 use super::fixture::{
-    Fixture, HOST_MEMORY_ALREADY_REGISTERED, HOST_MEMORY_NOT_REGISTERED, INVALID_VALUE, PAGE, Rule,
-    SUCCESS, fill_host, host_byte, pages_of_this_process,
+    ALREADY_REGISTERED, Fixture, INVALID_VALUE, NOT_REGISTERED, PAGE, Rule, SUCCESS, fill_host,
+    host_byte, pages_of_this_process,
 };
 
 pub(super) const RULES: &[Rule] = &[
@@ -41,14 +41,11 @@ fn does_not_cross_registrations(gpu: &Fixture) {
 fn registered_once(gpu: &Fixture) {
     let host = pages_of_this_process(4 * PAGE as usize);
     assert_eq!(gpu.raw.cuMemHostRegister_v2(host, 2 * PAGE, 1), SUCCESS);
-    assert_eq!(gpu.raw.cuMemHostRegister_v2(host, 2 * PAGE, 1), HOST_MEMORY_ALREADY_REGISTERED);
-    assert_eq!(
-        gpu.raw.cuMemHostRegister_v2(host + PAGE, 2 * PAGE, 1),
-        HOST_MEMORY_ALREADY_REGISTERED
-    );
-    assert_eq!(gpu.raw.cuMemHostUnregister(host + 2 * PAGE), HOST_MEMORY_NOT_REGISTERED);
+    assert_eq!(gpu.raw.cuMemHostRegister_v2(host, 2 * PAGE, 1), ALREADY_REGISTERED);
+    assert_eq!(gpu.raw.cuMemHostRegister_v2(host + PAGE, 2 * PAGE, 1), ALREADY_REGISTERED);
+    assert_eq!(gpu.raw.cuMemHostUnregister(host + 2 * PAGE), NOT_REGISTERED);
     assert_eq!(gpu.raw.cuMemHostUnregister(host), SUCCESS);
-    assert_eq!(gpu.raw.cuMemHostUnregister(host), HOST_MEMORY_NOT_REGISTERED);
+    assert_eq!(gpu.raw.cuMemHostUnregister(host), NOT_REGISTERED);
 }
 
 fn not_mapped_not_registered(gpu: &Fixture) {

@@ -1,6 +1,8 @@
 //! Reserving, creating, mapping.
 
-use super::fixture::{Fixture, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, PAGE, Rule, SUCCESS};
+use super::fixture::{
+    Fixture, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, PAGE, Rule, SUCCESS,
+};
 use crate::raw::{Access, Properties};
 
 pub(super) const RULES: &[Rule] = &[
@@ -162,9 +164,8 @@ fn sizes_are_whole_pages(gpu: &Fixture) {
             "{size}"
         );
     }
-    let out_of_memory = 2;
-    assert_eq!(gpu.raw.cuMemCreate(&mut handle, 1 << 40, &Properties::default(), 0), out_of_memory);
-    assert_eq!(gpu.raw.cuMemAddressReserve(&mut at, 1 << 60, 0, 0, 0), out_of_memory);
+    assert_eq!(gpu.raw.cuMemCreate(&mut handle, 1 << 40, &Properties::default(), 0), OUT_OF_MEMORY);
+    assert_eq!(gpu.raw.cuMemAddressReserve(&mut at, 1 << 60, 0, 0, 0), OUT_OF_MEMORY);
 }
 
 fn not_freed_as_plain(gpu: &Fixture) {

@@ -1,12 +1,12 @@
-//! The driver's result codes that the double can answer, with their names.
+//! The driver's result codes, with their names: what rules expect, and what the double answers.
 
 use std::ffi::CStr;
 
 macro_rules! codes {
     ($($short:ident = $value:literal $name:literal,)*) => {
-        $(pub(super) const $short: i32 = $value;)*
+        $(pub(crate) const $short: i32 = $value;)*
         /// Returns the driver's name of a code.
-        pub(super) fn name(code: i32) -> Option<&'static CStr> {
+        pub(crate) fn name(code: i32) -> Option<&'static CStr> {
             match code {
                 $($value => Some($name),)*
                 _ => None,
