@@ -73,7 +73,7 @@ impl Drop for SmallMachine {
 
 /// This program, started again in a role. Dropping it kills the process.
 pub struct Other {
-    child: Child,
+    pub(crate) child: Child,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
@@ -84,14 +84,18 @@ impl Other {
     /// # Panics
     /// If it cannot be started.
     pub fn start(root: &Path, player: &str, role: &str) -> Other {
-        let mut child = Command::new(env::current_exe().expect("this program's path"))
-            .args(["--exact", player, "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .env(ROOT, root)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("this program, again");
+        Other::start_with(|command| {
+            command.args(["--exact", player, "--nocapture", "--test-threads=1"]);
+            command.env(ROLE, role).env(ROOT, root);
+        })
+    }
+
+    /// Starts this program again, with the arguments and the environment that `set_up` sets.
+    pub(crate) fn start_with(set_up: impl FnOnce(&mut Command)) -> Other {
+        let mut command = Command::new(env::current_exe().expect("this program's path"));
+        set_up(&mut command);
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.expect("this program, again");
         let answers = BufReader::new(child.stdout.take().expect("it was asked for"));
         Other { orders: child.stdin.take().expect("it was asked for"), answers, child }
     }
@@ -101,8 +105,16 @@ impl Other {
     /// # Panics
     /// If the process has ended.
     pub fn ask(&mut self, order: &str) -> String {
-        writeln!(self.orders, "{order}").expect("the process takes orders");
+        self.tell(order);
         self.next_answer()
+    }
+
+    /// Gives an order, and does not wait for the answer.
+    ///
+    /// # Panics
+    /// If the process has ended.
+    pub fn tell(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").expect("the process takes orders");
     }
 
     /// Waits for the next answer.

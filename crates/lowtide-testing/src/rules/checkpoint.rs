@@ -11,6 +11,7 @@ use super::fixture::{
     pages_of_this_process,
 };
 use crate::raw::{Properties, Raw};
+use crate::role;
 
 /// The second process of these rules: locks, checkpoints, restores on command.
 pub(super) const LOCKER: &str = "locker:";
@@ -66,7 +67,7 @@ pub(super) fn lock_and_answer(pid: i32) -> ExitCode {
             },
             _ => return ExitCode::from(2),
         };
-        println!("{answer}");
+        role::answer(&answer.to_string());
     }
     ExitCode::SUCCESS
 }

@@ -13,6 +13,7 @@ use super::fixture::{
     SUCCESS,
 };
 use crate::raw::Properties;
+use crate::role;
 
 /// A process of these rules that has a context, and waits.
 pub(super) const TARGET: &str = "target";
@@ -142,10 +143,10 @@ fn thread_number() -> u32 {
 
 fn killed(steps: &[&str]) {
     let mut target = target_process();
-    let mut other = locker_of(target.child.id(), "");
+    let mut other = locker_of(target.0.child.id(), "");
     other.steps(steps);
-    target.child.kill().expect("a child of ours");
-    target.child.wait().expect("it ended");
+    target.0.child.kill().expect("a child of ours");
+    target.0.child.wait().expect("it ended");
     assert_eq!(other.ask("state"), -OPERATING_SYSTEM);
 }
 
@@ -159,7 +160,7 @@ fn killed_while_checkpointed(_gpu: &Fixture) {
 
 fn a_stopped_process(_gpu: &Fixture) {
     let mut target = target_process();
-    let mut other = locker_of(target.child.id(), "");
+    let mut other = locker_of(target.0.child.id(), "");
     assert_eq!(other.ask("state"), RUNNING, "it is ready");
     signal(&target, "-STOP");
     other.tell("lock_for_a_moment");
@@ -181,21 +182,21 @@ fn a_stopped_process(_gpu: &Fixture) {
 
 fn a_killed_waiter(_gpu: &Fixture) {
     let mut target = target_process();
-    let mut waiter = locker_of(target.child.id(), "");
+    let mut waiter = locker_of(target.0.child.id(), "");
     assert_eq!(waiter.ask("state"), RUNNING, "it is ready");
     signal(&target, "-STOP");
     waiter.tell("lock_for_a_moment");
     thread::sleep(MIDDLE);
     drop(waiter);
     signal(&target, "-CONT");
-    assert_eq!(locker_of(target.child.id(), "").ask("state"), RUNNING);
+    assert_eq!(locker_of(target.0.child.id(), "").ask("state"), RUNNING);
     assert_eq!(target.ask("byte"), 7);
 }
 
 // It is lost although the state does not say so: there is room again, and nothing brings it back.
 fn no_room(gpu: &Fixture) {
     let target = target_process();
-    let mut other = locker_of(target.child.id(), "");
+    let mut other = locker_of(target.0.child.id(), "");
     assert_eq!((other.ask("lock"), other.ask("checkpoint")), (SUCCESS, SUCCESS));
     let mut handles = Vec::new();
     for pages in [512, 64, 8, 1] {
@@ -221,7 +222,7 @@ fn target_process() -> OtherProcess {
 }
 
 fn signal(target: &OtherProcess, signal: &str) {
-    let pid = target.child.id().to_string();
+    let pid = target.0.child.id().to_string();
     let sent = Command::new("kill").args([signal, &pid]).status().expect("kill runs");
     assert!(sent.success(), "kill {signal} {pid}");
     let is_stopped = || {
@@ -242,7 +243,7 @@ pub(super) fn target() -> ExitCode {
     assert_eq!(gpu.raw.cuMemsetD8Async(at, 7, PAGE, 0), SUCCESS);
     assert_eq!(gpu.raw.cuCtxSynchronize(), SUCCESS);
     for _ in std::io::stdin().lines().map_while(Result::ok) {
-        println!("{}", gpu.byte(at));
+        role::answer(&gpu.byte(at).to_string());
     }
     ExitCode::SUCCESS
 }

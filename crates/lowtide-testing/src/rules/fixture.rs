@@ -1,8 +1,7 @@
 //! What rules are asked with: a driver with its primary context current, short names for its calls, and
 //! other processes.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 
 pub(super) use crate::code::{
     ALREADY_REGISTERED, CAPTURE_IMPLICIT, CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED,
@@ -13,6 +12,7 @@ pub(super) use crate::code::{
 use crate::double::Double;
 use crate::keys;
 use crate::raw::{Access, Properties, Raw, first};
+use crate::role::Other;
 
 /// The variable that tells a test program, started again, which rule to ask.
 pub(super) const RULE_VARIABLE: &str = "LOWTIDE_RULE";
@@ -178,26 +178,15 @@ impl Fixture {
 }
 
 /// Another process: this program, started again in a role. It answers a number for each word.
-pub(super) struct OtherProcess {
-    pub(super) child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
+pub(super) struct OtherProcess(pub(super) Other);
 
 impl OtherProcess {
     /// Starts it, with settings of the double.
     pub(super) fn start(role: &str, double: &str) -> OtherProcess {
-        let program = std::env::current_exe().expect("this program has a path");
-        let mut child = Command::new(program)
-            .env(RULE_VARIABLE, role)
-            .env("LOWTIDE_DOUBLE", double)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("this program starts again");
-        let input = child.stdin.take().expect("piped");
-        let output = BufReader::new(child.stdout.take().expect("piped"));
-        OtherProcess { child, input, output }
+        let start = |command: &mut Command| {
+            command.env(RULE_VARIABLE, role).env("LOWTIDE_DOUBLE", double);
+        };
+        OtherProcess(Other::start_with(start))
     }
 
     /// Returns the answer to a word.
@@ -215,21 +204,13 @@ impl OtherProcess {
 
     /// Says a word, and does not wait for the answer.
     pub(super) fn tell(&mut self, word: &str) {
-        writeln!(self.input, "{word}").expect("the other process listens");
+        self.0.tell(word);
     }
 
     /// Waits for the answer to a word.
     pub(super) fn answer(&mut self, word: &str) -> i32 {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("the other process answers");
-        line.trim().parse().unwrap_or_else(|_| panic!("{word}: {line:?}"))
-    }
-}
-
-impl Drop for OtherProcess {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let answer = self.0.next_answer();
+        answer.parse().unwrap_or_else(|_| panic!("{word}: {answer:?}"))
     }
 }
 
