@@ -13,24 +13,21 @@ mod policy;
 mod pool;
 mod state;
 pub mod trace;
-mod turn_step;
 mod turns;
 
 pub use ahead::{AheadNext, AheadReport};
-pub use error::{Error, Result};
+pub use error::{Error, Result, TurnStep};
 pub use lock::limit::Limit;
 pub use policy::Policy;
 pub use pool::block::Block;
 pub use pool::fence::{Fence, StreamFence, StreamId};
-pub use pool::live_blocks::LiveBlocks;
-pub use pool::places::Place;
 pub use pool::pressure::{Pressure, PressureAnswer, Subscription};
+pub use pool::snapshot::LiveBlocks;
 pub use pool::{Pool, PoolBuilder};
 pub use state::PoolCounts;
 pub use state::tag::{Scope, Tag};
 pub use trace::record::Recording;
 pub use trace::replay;
-pub use turn_step::TurnStep;
 
 pub use lowtide_types::{
     LostBlock, Phase, PoolSnapshot, SleepPolicy, SleepReport, TagSnapshot, WakeReport,

@@ -11,7 +11,7 @@ use lowtide_device::{
 };
 
 use crate::backups::BackupPage;
-use crate::backups::memory::Memory;
+use crate::backups::slab::Memory;
 use crate::backups::slab::{Form, PAGE};
 use crate::copy::handover::Way;
 use crate::copy::piece::{BUFFER, Bases, PIECE, Piece, StagedPiece, StagingBuffer};

@@ -16,15 +16,17 @@
 
 mod copier;
 pub(crate) mod reader;
-mod report;
 pub(crate) mod round;
 
 use std::ops::Range;
 use std::sync::Arc;
 
+use copier::{CopiedPage, Copier};
 use lowtide_device::digest::{Digest, Keys};
 use lowtide_device::{Bytes, Error as DeviceError, Reservation, Stream};
 use lowtide_types::SleepPolicy;
+use reader::PageReader;
+use round::{Ahead, Place};
 
 use crate::backups::slab::{Form, PAGE};
 use crate::backups::{BackupLocation, BackupPage, Backups, Saved};
@@ -32,15 +34,11 @@ use crate::copy::piece::PIECE;
 use crate::lock::limit::Limit;
 use crate::pool::Pool;
 use crate::state::State;
-use crate::state::room::RoomId;
+use crate::state::arenas::ArenaId;
 use crate::turns::changes::zero_digest;
 use crate::{Error, Result};
 
-pub use report::{AheadNext, AheadReport};
-
-use copier::{CopiedPage, Copier};
-use reader::PageReader;
-use round::{Ahead, Place};
+pub use round::{AheadNext, AheadReport};
 
 /// The number of pages that a step looks at. Each is one block of a kernel, so that a GPU has room for the
 /// program's beside them.
@@ -100,8 +98,8 @@ impl Pool {
         let reader = Arc::clone(&state.reader);
         let (backups, ahead) =
             (std::mem::take(&mut state.backups), std::mem::take(&mut state.ahead));
-        let room = ahead.place().map(|place| place.room);
-        Ok(Some(Step { pool: self, reader, backups, ahead, room }))
+        let arena_id = ahead.place().map(|place| place.arena_id);
+        Ok(Some(Step { pool: self, reader, backups, ahead, arena_id }))
     }
 }
 
@@ -125,16 +123,22 @@ struct Step<'a> {
     reader: Arc<PageReader>,
     backups: Backups,
     ahead: Ahead,
-    /// The room that is looked at, if there is one.
-    room: Option<RoomId>,
+    /// The arena that is looked at, if there is one.
+    arena_id: Option<ArenaId>,
 }
 
 impl Drop for Step<'_> {
     fn drop(&mut self) {
         // Added up without the lock, which an allocation may want.
-        let used = self.room.map(|room| {
-            let tag = room.tag();
-            (tag, RoomId::of_tag(tag).into_iter().map(|room| self.backups.used_by(room)).sum())
+        let used = self.arena_id.map(|arena_id| {
+            let tag = arena_id.tag();
+            (
+                tag,
+                ArenaId::of_tag(tag)
+                    .into_iter()
+                    .map(|arena_id| self.backups.used_by(arena_id))
+                    .sum(),
+            )
         });
         let held = self.backups.held();
         // Also where the pool broke meanwhile: no thread may wait for the end of this step for ever.
@@ -147,19 +151,19 @@ impl Drop for Step<'_> {
 }
 
 impl State {
-    // Finds the room that is looked at, where there is one.
+    // Finds the arena that is looked at, where there is one.
     fn plan_step(&mut self) {
         let mut ahead = std::mem::take(&mut self.ahead);
-        let is_saved = |room: &RoomId| {
-            self.is_awake(*room) && self.tags[room.tag()].policy == SleepPolicy::Offload
+        let is_saved = |arena_id: &ArenaId| {
+            self.is_awake(*arena_id) && self.tags[arena_id.tag()].policy == SleepPolicy::Offload
         };
-        ahead.begin_round(|| self.rooms.ids().filter(is_saved).collect());
+        ahead.begin_round(|| self.arenas.ids().filter(is_saved).collect());
         // A tag may have fallen asleep since.
-        while let Some(room) = ahead.next_room(is_saved) {
-            let arena = &self.rooms[room].arena;
+        while let Some(arena_id) = ahead.next_room(is_saved) {
+            let arena = &self.arenas[arena_id];
             let live = arena.live_pages();
-            if !live.is_empty() || self.backups.has(room) {
-                ahead.enter(Place::new(room, arena.reservation.clone(), &live));
+            if !live.is_empty() || self.backups.has(arena_id) {
+                ahead.enter(Place::new(arena_id, arena.reservation.clone(), &live));
             }
         }
         self.ahead = ahead;
@@ -170,24 +174,24 @@ impl Step<'_> {
     fn run(&mut self, most: Bytes) -> Result<AheadReport> {
         self.ahead.settle(&mut self.backups, &self.reader)?;
         let Some(place) = self.ahead.place() else { return Ok(self.report(0, 0)) };
-        let (room, reservation, reader) =
-            (place.room, place.reservation.clone(), Arc::clone(&self.reader));
+        let (arena_id, reservation, reader) =
+            (place.arena_id, place.reservation.clone(), Arc::clone(&self.reader));
         let group = place.group(LOOKED_AT_ONCE).to_vec();
         if place.is_new() {
-            self.forget_dead(room);
+            self.forget_dead(arena_id);
         }
         if group.is_empty() {
             return Ok(self.report(0, 0));
         }
         let stream = reader.stream(&self.pool.shared.device)?;
-        let read = reader.begin(room, group[0]..group[group.len() - 1] + PAGE);
+        let read = reader.begin(arena_id, group[0]..group[group.len() - 1] + PAGE);
         let looked = look(stream, &reservation, &group)?;
         drop(read);
         let most = usize::try_from((most.0 / PAGE).max(1)).unwrap_or(usize::MAX);
-        let (rested, left) = self.sort_out(room, &looked, most);
+        let (rested, left) = self.sort_out(arena_id, &looked, most);
         let mut saved = 0;
         for piece in rested.chunk_by(Rested::is_before) {
-            saved += self.copy(stream, (room, &reservation), piece)?;
+            saved += self.copy(stream, (arena_id, &reservation), piece)?;
         }
         self.ahead.advance(&group, left);
         Ok(self.report(looked.len(), saved))
@@ -204,12 +208,12 @@ impl Step<'_> {
     }
 
     // Gives back the backups of pages without live bytes.
-    fn forget_dead(&mut self, room: RoomId) {
+    fn forget_dead(&mut self, arena_id: ArenaId) {
         let Some(place) = self.ahead.place() else { return };
-        let saved = self.backups.pages(room).keys().copied();
+        let saved = self.backups.pages(arena_id).keys().copied();
         let dead: Vec<u64> = saved.filter(|offset| !place.has(*offset)).collect();
         for offset in dead {
-            if let Some(saved) = self.backups.pages(room).remove(&offset) {
+            if let Some(saved) = self.backups.pages(arena_id).remove(&offset) {
                 self.backups.give(saved.location);
             }
         }
@@ -219,22 +223,22 @@ impl Step<'_> {
     // Returns the pages to copy, at most so many, and the first page that is left for the next step.
     fn sort_out(
         &mut self,
-        room: RoomId,
+        arena_id: ArenaId,
         looked: &[(u64, Digest)],
         most: usize,
     ) -> (Vec<Rested>, Option<u64>) {
         let (mut rested, zero) = (Vec::new(), zero_digest());
         for (offset, digest) in looked.iter().copied() {
-            if self.backups.saved(room, offset).is_some_and(|saved| saved.digest == digest) {
-                self.ahead.forget(room, offset);
+            if self.backups.saved(arena_id, offset).is_some_and(|saved| saved.digest == digest) {
+                self.ahead.forget(arena_id, offset);
             } else if digest == zero {
                 // The digest says it all: there is nothing to copy.
                 let saved = Saved { digest, location: BackupLocation::Zero };
-                if let Some(before) = self.backups.pages(room).insert(offset, saved) {
+                if let Some(before) = self.backups.pages(arena_id).insert(offset, saved) {
                     self.backups.give(before.location);
                 }
-                self.ahead.forget(room, offset);
-            } else if self.ahead.has_rested(room, offset, digest) {
+                self.ahead.forget(arena_id, offset);
+            } else if self.ahead.has_rested(arena_id, offset, digest) {
                 if rested.len() == most {
                     return (rested, Some(offset));
                 }
@@ -248,7 +252,7 @@ impl Step<'_> {
     fn copy(
         &mut self,
         stream: &Stream,
-        (room, reservation): (RoomId, &Reservation),
+        (arena_id, reservation): (ArenaId, &Reservation),
         piece: &[Rested],
     ) -> Result<usize> {
         let (device, policy) = (&self.pool.shared.device, &self.pool.shared.policy);
@@ -260,7 +264,7 @@ impl Step<'_> {
             return Ok(0);
         };
         let (reader, offset) = (Arc::clone(&self.reader), piece[0].offset);
-        let reading = reader.begin(room, offset..offset + piece.len() as u64 * PAGE);
+        let reading = reader.begin(arena_id, offset..offset + piece.len() as u64 * PAGE);
         let Some(read) = copier.read(stream, (reservation, Bytes(offset)), piece.len())? else {
             return Ok(0); // it was unmapped meanwhile
         };
@@ -270,10 +274,10 @@ impl Step<'_> {
             if page.digest == rested.digest {
                 pages.push((rested.offset, page));
             } else {
-                self.ahead.has_changed(room, rested.offset, page.digest);
+                self.ahead.has_changed(arena_id, rested.offset, page.digest);
             }
         }
-        let pages = self.house(room, pages)?;
+        let pages = self.house(arena_id, pages)?;
         let mut saved = 0;
         for run in pages.chunk_by(|(_, one), (_, next)| one.is_before(next)) {
             let copied: Vec<CopiedPage> = run.iter().map(|(_, page)| *page).collect();
@@ -289,8 +293,8 @@ impl Step<'_> {
                     continue;
                 }
                 let digest = page.digest;
-                self.backups.pages(room).insert(*offset, Saved { digest, location });
-                self.ahead.forget(room, *offset);
+                self.backups.pages(arena_id).insert(*offset, Saved { digest, location });
+                self.ahead.forget(arena_id, *offset);
                 saved += 1;
             }
         }
@@ -301,12 +305,12 @@ impl Step<'_> {
     // nothing until a copy has arrived.
     fn house(
         &mut self,
-        room: RoomId,
+        arena_id: ArenaId,
         mut pages: Vec<(u64, CopiedPage)>,
     ) -> Result<Vec<(u64, CopiedPage)>> {
         let mut slots = Vec::with_capacity(pages.len());
         for (offset, page) in &pages {
-            let saved = self.backups.saved(room, *offset).map(|saved| saved.location);
+            let saved = self.backups.saved(arena_id, *offset).map(|saved| saved.location);
             slots.push(match saved {
                 Some(BackupLocation::Page(slot)) if slot.form == page.form() => Some(slot),
                 _ => None,
@@ -325,7 +329,7 @@ impl Step<'_> {
         let mut housed = Vec::with_capacity(all);
         for ((offset, page), slot) in pages.drain(..).zip(slots) {
             let Some(to) = slot else { continue };
-            if let Some(saved) = self.backups.pages(room).remove(&offset)
+            if let Some(saved) = self.backups.pages(arena_id).remove(&offset)
                 && saved.location != BackupLocation::Page(to)
             {
                 self.backups.give(saved.location);

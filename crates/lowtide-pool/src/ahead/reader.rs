@@ -7,7 +7,7 @@ use lowtide_device::{Device, Result, Stream};
 
 use crate::copy::retry::twice;
 use crate::lock::sync::{Condvar, Mutex, lock, wait};
-use crate::state::room::RoomId;
+use crate::state::arenas::ArenaId;
 
 /// The stream of all steps, made by the first and kept, and the pages that it reads. A thread that unmaps such
 /// a page waits: no page goes while a copy reads it, and no page is kept for longer than one read.
@@ -15,12 +15,12 @@ use crate::state::room::RoomId;
 pub(crate) struct PageReader {
     stream: OnceLock<Stream>,
     /// The read that is under way, from the first page to the last.
-    read: Mutex<Option<(RoomId, Range<u64>)>>,
+    read: Mutex<Option<(ArenaId, Range<u64>)>>,
     ended: Condvar,
 }
 
 /// The most reads of one page by one step: a look, and a copy into the ring. A step looks at no page that was
-/// free when it entered the room.
+/// free when it entered the arena.
 pub(crate) const READS_MOST: u32 = 2;
 
 impl PageReader {
@@ -33,18 +33,18 @@ impl PageReader {
         Ok(self.stream.get_or_init(|| made))
     }
 
-    /// Begins to read pages of a room. The read ends when the result is dropped; the work must have been waited
+    /// Begins to read pages of an arena. The read ends when the result is dropped; the work must have been waited
     /// for by then.
-    pub(super) fn begin(&self, room: RoomId, pages: Range<u64>) -> PageRead<'_> {
-        *lock(&self.read) = Some((room, pages));
+    pub(super) fn begin(&self, arena_id: ArenaId, pages: Range<u64>) -> PageRead<'_> {
+        *lock(&self.read) = Some((arena_id, pages));
         PageRead(self)
     }
 
     /// Waits for the end of a read of this range, if one is under way.
-    pub(crate) fn wait(&self, room: RoomId, range: &Range<u64>) {
-        let reads = |read: &Option<(RoomId, Range<u64>)>| {
+    pub(crate) fn wait(&self, arena_id: ArenaId, range: &Range<u64>) {
+        let reads = |read: &Option<(ArenaId, Range<u64>)>| {
             read.as_ref().is_some_and(|(other, pages)| {
-                *other == room && pages.start < range.end && range.start < pages.end
+                *other == arena_id && pages.start < range.end && range.start < pages.end
             })
         };
         let mut read = lock(&self.read);

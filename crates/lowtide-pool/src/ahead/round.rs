@@ -4,26 +4,52 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use lowtide_device::digest::Digest;
-use lowtide_device::{Reservation, Result};
+use lowtide_device::{Bytes, Reservation, Result};
 
 use super::copier::Copier;
 use super::reader::PageReader;
-use super::report::AheadNext;
 use crate::backups::slab::PAGE;
 use crate::backups::{BackupPage, Backups};
-use crate::state::room::RoomId;
+use crate::state::arenas::ArenaId;
+
+/// The result of one step of [`Pool::back_up_some`](crate::Pool::back_up_some).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AheadReport {
+    /// Bytes whose digests were computed.
+    pub looked: Bytes,
+    /// Bytes of pages that are saved now and were not before.
+    pub saved: Bytes,
+    /// What the next step will find.
+    pub next: AheadNext,
+}
+
+/// What the next step of [`Pool::back_up_some`](crate::Pool::back_up_some) will find.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AheadNext {
+    /// More to do.
+    More,
+    /// Nothing, unless a page has changed since. Every page is saved, or it changes all the time.
+    #[default]
+    Nothing,
+    /// No room: pages are left for which host memory or a little device memory is missing.
+    NoRoom,
+    /// A sleep or a wake that is under way, or another step. Nothing was done.
+    Busy,
+}
 
 /// What steps remember from one to the next.
 #[derive(Default)]
 pub(crate) struct Ahead {
     /// Set from the first step of a round to its last.
     has_round: bool,
-    /// The rooms of this round that no step has entered, the next one last.
-    rooms: Vec<RoomId>,
+    /// The arenas of this round that no step has entered, the next one last.
+    arenas: Vec<ArenaId>,
     place: Option<Place>,
     tally: RoundTally,
     /// The digests of pages that are not saved, when a step last looked.
-    seen: BTreeMap<RoomId, BTreeMap<u64, Digest>>,
+    seen: BTreeMap<ArenaId, BTreeMap<u64, Digest>>,
     /// Device memory and a staging buffer, from the first copy until nothing is left to copy.
     pub(crate) copier: Option<Copier>,
     /// Slots to which a copy that failed may still write, and those that were meant for the next ones.
@@ -42,11 +68,11 @@ struct RoundTally {
     refused: usize,
 }
 
-/// The room that is being looked at.
+/// The arena that is being looked at.
 pub(super) struct Place {
-    pub(super) room: RoomId,
+    pub(super) arena_id: ArenaId,
     pub(super) reservation: Reservation,
-    /// The pages with live bytes when the room was entered, in order.
+    /// The pages with live bytes when the arena was entered, in order.
     pages: Vec<u64>,
     /// The number of pages that are done.
     at: usize,
@@ -55,9 +81,9 @@ pub(super) struct Place {
 }
 
 impl Place {
-    pub(super) fn new(room: RoomId, reservation: Reservation, live: &[Range<u64>]) -> Place {
+    pub(super) fn new(arena_id: ArenaId, reservation: Reservation, live: &[Range<u64>]) -> Place {
         let pages = live.iter().flat_map(|run| run.clone().step_by(PAGE as usize)).collect();
-        Place { room, reservation, pages, at: 0, is_new: true }
+        Place { arena_id, reservation, pages, at: 0, is_new: true }
     }
 
     /// Returns the next pages, at most so many.
@@ -70,7 +96,7 @@ impl Place {
         self.is_new
     }
 
-    /// Returns whether a page had live bytes when the room was entered.
+    /// Returns whether a page had live bytes when the arena was entered.
     pub(super) fn has(&self, page: u64) -> bool {
         self.pages.binary_search(&page).is_ok()
     }
@@ -81,23 +107,24 @@ impl Place {
 }
 
 impl Ahead {
-    /// Begins a round with these rooms, unless one is under way.
-    pub(super) fn begin_round(&mut self, rooms: impl FnOnce() -> Vec<RoomId>) {
+    /// Begins a round with these arenas, unless one is under way.
+    pub(super) fn begin_round(&mut self, arenas: impl FnOnce() -> Vec<ArenaId>) {
         if !self.has_round {
-            self.rooms = rooms();
-            self.rooms.reverse();
+            self.arenas = arenas();
+            self.arenas.reverse();
             self.has_round = true;
         }
     }
 
-    /// Returns a room to enter, of those that are still saved, unless a step is in one.
-    pub(super) fn next_room(&mut self, is_saved: impl Fn(&RoomId) -> bool) -> Option<RoomId> {
-        let is_open = |place: &Place| is_saved(&place.room) && (place.is_new || !place.is_done());
+    /// Returns an arena to enter, of those that are still saved, unless a step is in one.
+    pub(super) fn next_room(&mut self, is_saved: impl Fn(&ArenaId) -> bool) -> Option<ArenaId> {
+        let is_open =
+            |place: &Place| is_saved(&place.arena_id) && (place.is_new || !place.is_done());
         if self.place.as_ref().is_some_and(is_open) {
             return None;
         }
         self.place = None;
-        std::iter::from_fn(|| self.rooms.pop()).find(is_saved)
+        std::iter::from_fn(|| self.arenas.pop()).find(is_saved)
     }
 
     pub(super) fn enter(&mut self, place: Place) {
@@ -108,35 +135,35 @@ impl Ahead {
         self.place.as_ref()
     }
 
-    /// Begins with a room: forgets its pages without live bytes.
+    /// Begins with an arena: forgets its pages without live bytes.
     pub(super) fn forget_dead(&mut self) {
         if let Some(place) = &mut self.place {
             place.is_new = false;
         }
         if let Some(place) = &self.place
-            && let Some(seen) = self.seen.get_mut(&place.room)
+            && let Some(seen) = self.seen.get_mut(&place.arena_id)
         {
             seen.retain(|page, _| place.has(*page));
         }
     }
 
     /// Forgets a page that is saved.
-    pub(super) fn forget(&mut self, room: RoomId, page: u64) {
-        if let Some(seen) = self.seen.get_mut(&room) {
+    pub(super) fn forget(&mut self, arena_id: ArenaId, page: u64) {
+        if let Some(seen) = self.seen.get_mut(&arena_id) {
             seen.remove(&page);
         }
     }
 
     /// Returns whether a page is as it was when it was last looked at. If not, remembers how it is now.
-    pub(super) fn has_rested(&mut self, room: RoomId, page: u64, digest: Digest) -> bool {
-        let before = self.seen.entry(room).or_default().insert(page, digest);
+    pub(super) fn has_rested(&mut self, arena_id: ArenaId, page: u64, digest: Digest) -> bool {
+        let before = self.seen.entry(arena_id).or_default().insert(page, digest);
         self.tally.new += usize::from(before.is_none());
         before == Some(digest)
     }
 
     /// Remembers how a page is that changed since the look.
-    pub(super) fn has_changed(&mut self, room: RoomId, page: u64, digest: Digest) {
-        self.seen.entry(room).or_default().insert(page, digest);
+    pub(super) fn has_changed(&mut self, arena_id: ArenaId, page: u64, digest: Digest) {
+        self.seen.entry(arena_id).or_default().insert(page, digest);
     }
 
     /// Counts pages for which there was no room.
@@ -157,7 +184,7 @@ impl Ahead {
     /// Ends a step that saved so many pages, and the round where this was its last.
     pub(super) fn end_of_step(&mut self, saved: usize) -> AheadNext {
         self.tally.saved += saved;
-        if !self.rooms.is_empty() || self.place.as_ref().is_some_and(|place| !place.is_done()) {
+        if !self.arenas.is_empty() || self.place.as_ref().is_some_and(|place| !place.is_done()) {
             return AheadNext::More;
         }
         (self.has_round, self.place) = (false, None);

@@ -5,7 +5,6 @@
 //! a slab, or nowhere where it is all zeros. All slots of a slab have one form, raw or packed; a slab
 //! that nothing uses can take the other one.
 
-pub(crate) mod memory;
 pub(crate) mod slab;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,11 +15,11 @@ use lowtide_device::packing::{self, PackedFault};
 use lowtide_device::{Bytes, Device};
 
 use crate::Result;
-use crate::backups::memory::Memory;
+use crate::backups::slab::Memory;
 use crate::backups::slab::{Form, PAGE, Slab};
+use crate::error::TurnStep;
 use crate::lock::limit::{Limit, Progress};
-use crate::state::room::RoomId;
-use crate::turn_step::TurnStep;
+use crate::state::arenas::ArenaId;
 
 /// A slot of a slab, which holds one page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,7 +51,7 @@ pub(crate) struct Saved {
     pub(crate) location: BackupLocation,
 }
 
-/// Saved pages of one room, by offset.
+/// Saved pages of one arena, by offset.
 pub(crate) type SavedPages = BTreeMap<u64, Saved>;
 
 /// The backups of a pool.
@@ -60,23 +59,23 @@ pub(crate) type SavedPages = BTreeMap<u64, Saved>;
 pub(crate) struct Backups {
     slabs: BTreeMap<u32, Slab>,
     free: BTreeSet<BackupPage>,
-    rooms: BTreeMap<RoomId, SavedPages>,
+    arenas: BTreeMap<ArenaId, SavedPages>,
 }
 
 impl Backups {
-    /// Returns the saved pages of a room.
-    pub(crate) fn pages(&mut self, room: RoomId) -> &mut SavedPages {
-        self.rooms.entry(room).or_default()
+    /// Returns the saved pages of an arena.
+    pub(crate) fn pages(&mut self, arena_id: ArenaId) -> &mut SavedPages {
+        self.arenas.entry(arena_id).or_default()
     }
 
-    /// Returns whether a page of a room is saved.
-    pub(crate) fn has(&self, room: RoomId) -> bool {
-        self.rooms.get(&room).is_some_and(|pages| !pages.is_empty())
+    /// Returns whether a page of an arena is saved.
+    pub(crate) fn has(&self, arena_id: ArenaId) -> bool {
+        self.arenas.get(&arena_id).is_some_and(|pages| !pages.is_empty())
     }
 
-    /// Returns a saved page of a room.
-    pub(crate) fn saved(&self, room: RoomId, offset: u64) -> Option<&Saved> {
-        self.rooms.get(&room)?.get(&offset)
+    /// Returns a saved page of an arena.
+    pub(crate) fn saved(&self, arena_id: ArenaId, offset: u64) -> Option<&Saved> {
+        self.arenas.get(&arena_id)?.get(&offset)
     }
 
     /// Computes the digest of a backup page on the host, of its content where it is packed. A packed page
@@ -109,9 +108,9 @@ impl Backups {
         Ok(bytes)
     }
 
-    /// Returns the host memory that a room's backup uses.
-    pub(crate) fn used_by(&self, room: RoomId) -> Bytes {
-        let pages = self.rooms.get(&room).into_iter().flat_map(BTreeMap::values);
+    /// Returns the host memory that an arena's backup uses.
+    pub(crate) fn used_by(&self, arena_id: ArenaId) -> Bytes {
+        let pages = self.arenas.get(&arena_id).into_iter().flat_map(BTreeMap::values);
         let sizes = pages.map(|saved| match saved.location {
             BackupLocation::Zero => Bytes::ZERO,
             BackupLocation::Page(page) => Bytes(page.form.bytes()),
@@ -232,7 +231,7 @@ impl Backups {
 
     /// Takes over slabs in which nothing is saved.
     pub(crate) fn join(&mut self, unused: Backups) {
-        debug_assert!(unused.rooms.is_empty(), "nothing is saved there");
+        debug_assert!(unused.arenas.is_empty(), "nothing is saved there");
         unused.slabs.into_values().for_each(|slab| self.add(slab));
     }
 
@@ -282,9 +281,9 @@ impl Backups {
         }
     }
 
-    /// Forgets what was saved of a room.
-    pub(crate) fn forget(&mut self, room: RoomId) {
-        for saved in self.rooms.remove(&room).unwrap_or_default().into_values() {
+    /// Forgets what was saved of an arena.
+    pub(crate) fn forget(&mut self, arena_id: ArenaId) {
+        for saved in self.arenas.remove(&arena_id).unwrap_or_default().into_values() {
             self.give(saved.location);
         }
     }
@@ -299,14 +298,14 @@ impl Backups {
 
     /// Checks every invariant, with slots that are neither free nor used; panics where one does not hold.
     pub(crate) fn check(&self, used: Bytes, held: Bytes, neither: &[BackupPage]) {
-        let sum: Bytes = self.rooms.keys().map(|room| self.used_by(*room)).sum();
+        let sum: Bytes = self.arenas.keys().map(|arena_id| self.used_by(*arena_id)).sum();
         assert_eq!(sum, used, "backups in use");
         assert_eq!(self.held(), held, "host memory taken");
         let mut seen = self.free.clone();
         for page in neither {
             assert!(seen.insert(*page), "{page:?} is free");
         }
-        for saved in self.rooms.values().flat_map(BTreeMap::values) {
+        for saved in self.arenas.values().flat_map(BTreeMap::values) {
             if let BackupLocation::Page(page) = saved.location {
                 assert!(seen.insert(page), "{page:?} is used twice");
             }
@@ -327,13 +326,13 @@ mod tests {
     use super::*;
     use crate::state::tag::Tag;
 
-    fn save(backups: &mut Backups, room: u16, page: u64, location: BackupLocation) {
+    fn save(backups: &mut Backups, arena_id: u16, page: u64, location: BackupLocation) {
         let saved = Saved { digest: Digest::default(), location };
-        backups.pages(id(room)).insert(page * PAGE, saved);
+        backups.pages(id(arena_id)).insert(page * PAGE, saved);
     }
 
-    fn id(room: u16) -> RoomId {
-        RoomId::new(Tag::of_number(room.into()), true)
+    fn id(arena_id: u16) -> ArenaId {
+        ArenaId::new(Tag::of_number(arena_id.into()), true)
     }
 
     fn mib(pages: u64) -> Bytes {

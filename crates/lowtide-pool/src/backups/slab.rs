@@ -1,12 +1,13 @@
 //! Slabs: host memory for backups, cut into slots of one size.
 
+use std::sync::Arc;
+
 use lowtide_device::digest::PAGE_BYTES;
 use lowtide_device::headroom::HostGrant;
 use lowtide_device::packing::PACKED_BYTES;
-use lowtide_device::{Bytes, Device};
+use lowtide_device::{Bytes, Device, HostMemory, HostPages, Result as DeviceResult};
 
 use crate::Result;
-use crate::backups::memory::Memory;
 
 /// The size of a page of backups and digests.
 pub(crate) const PAGE: u64 = PAGE_BYTES as u64;
@@ -107,6 +108,66 @@ impl Slab {
             self.has_holes = true;
         }
         is_given_up
+    }
+}
+
+/// Memory of the host, for backups.
+#[derive(Debug, Clone)]
+pub(crate) enum Memory {
+    /// Registered with the device.
+    Direct(Arc<HostMemory>),
+    /// Pages that no device knows.
+    Plain(Arc<HostPages>),
+}
+
+impl Memory {
+    /// Takes registered memory, with every page present at once.
+    pub(crate) fn direct(
+        device: &Device,
+        size: Bytes,
+        grant: &mut HostGrant,
+    ) -> DeviceResult<Memory> {
+        device.host_memory_from(grant, size).map(Memory::Direct)
+    }
+
+    /// Takes plain pages, as many as were granted; each becomes real when it is first written.
+    pub(crate) fn plain(grant: HostGrant) -> DeviceResult<Memory> {
+        Ok(Memory::Plain(Arc::new(HostPages::granted(grant)?)))
+    }
+
+    /// Gives up a page that was never written. Returns whether it was one.
+    pub(crate) fn give_up(&self, at: Bytes) -> bool {
+        match self {
+            Memory::Direct(_) => false,
+            Memory::Plain(pages) => pages.give_up(at),
+        }
+    }
+
+    pub(crate) fn is_direct(&self) -> bool {
+        matches!(self, Memory::Direct(_))
+    }
+
+    /// Copies bytes out of it.
+    pub(crate) fn read(&self, at: Bytes, into: &mut [u8]) -> DeviceResult<()> {
+        match self {
+            Memory::Direct(memory) => memory.read(at, into),
+            Memory::Plain(pages) => {
+                let size = Bytes(into.len() as u64);
+                pages.read(at, size, |bytes| into.copy_from_slice(bytes))
+            }
+        }
+    }
+
+    // Carriers know which kind they have; tests write to both.
+    #[cfg(test)]
+    pub(crate) fn write(&self, at: Bytes, from: &[u8]) -> DeviceResult<()> {
+        match self {
+            Memory::Direct(memory) => memory.write(at, from),
+            Memory::Plain(pages) => {
+                let size = Bytes(from.len() as u64);
+                pages.write(at, size, |bytes| bytes.copy_from_slice(from))
+            }
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use lowtide_device::digest::Digest;
 use lowtide_device::{Address, Bytes};
 
-use crate::backups::memory::Memory;
+use crate::backups::slab::Memory;
 use crate::backups::slab::PAGE;
 use crate::copy::handover::{self, Handover, Ready, Way};
 use crate::copy::piece::{DirectPiece, Piece, StagedPiece, StagingBuffer};

@@ -20,8 +20,8 @@ use crate::copy::piece::{BUFFER, DirectPiece, Piece, StagedPiece, StagingBuffer}
 use crate::copy::retry::twice;
 use crate::copy::ring::Ring;
 use crate::copy::shares::Mover;
+use crate::error::TurnStep;
 use crate::lock::limit::Limit;
-use crate::turn_step::TurnStep;
 
 /// The work of one lane.
 pub(crate) struct Lane<'a> {

@@ -114,8 +114,8 @@ mod tests {
     use lowtide_testing::noise::first_other;
 
     use super::*;
-    use crate::backups::memory::Memory;
     use crate::backups::slab::Form;
+    use crate::backups::slab::Memory;
     use crate::copy::carriers::{COPY_ENGINE_ROOM, KERNELS_ROOM, NO_ROOM};
     use crate::copy::handover::{LaneRoom, Way};
     use crate::copy::piece::{Bases, Piece};
@@ -271,20 +271,20 @@ mod tests {
     #[test]
     fn a_second_lane_is_for_much_on_the_way_in_until_the_policy_says_enough() {
         let mut world = World::new(|_| true);
-        let rooms = |world: &World, feed: &Feed| {
-            [Mover::CopyEngine, Mover::Kernels].map(|mover| world.carriers.room(mover, feed))
+        let arenas = |world: &World, feed: &Feed| {
+            [Mover::CopyEngine, Mover::Kernels].map(|mover| world.carriers.arena_id(mover, feed))
         };
         let (out, into) = (world.feed(Way::Out), world.feed(Way::In));
-        assert_eq!(rooms(&world, &out)[0], LaneRoom::ALONE);
-        assert_eq!(rooms(&world, &into), [COPY_ENGINE_ROOM, KERNELS_ROOM]);
+        assert_eq!(arenas(&world, &out)[0], LaneRoom::ALONE);
+        assert_eq!(arenas(&world, &into), [COPY_ENGINE_ROOM, KERNELS_ROOM]);
         let few = Feed::new(Way::In, SIZES.len(), world.pieces().into_iter().take(2));
         assert_eq!(rooms(&world, &few)[0], LaneRoom::ALONE, "it is not worth a thread");
         world.carriers.kernel_copies = Bytes(SIZES[0] * PAGE);
         into.arrived(&world.pieces()[0]);
-        assert_eq!(rooms(&world, &into), [LaneRoom::ALONE, NO_ROOM]);
+        assert_eq!(arenas(&world, &into), [LaneRoom::ALONE, NO_ROOM]);
         let policy = Policy::default().kernel_copies(Bytes::ZERO);
         world.carriers = Carriers::new(world.carriers.device(), &policy).unwrap();
-        assert_eq!(rooms(&world, &into)[0], LaneRoom::ALONE);
+        assert_eq!(arenas(&world, &into)[0], LaneRoom::ALONE);
     }
 
     #[test]

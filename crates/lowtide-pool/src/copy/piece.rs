@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lowtide_device::{Bytes, HostMemory, HostPages, Reservation, Result};
 
-use crate::backups::memory::Memory;
+use crate::backups::slab::Memory;
 use crate::backups::slab::{Form, PAGE};
 use crate::copy::handover::{Staged, Way};
 

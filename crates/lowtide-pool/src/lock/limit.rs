@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lowtide_device::Bytes;
 
+use crate::error::TurnStep;
 use crate::lock::inside::{Callback, Inside, PoolAddress};
-use crate::turn_step::TurnStep;
 use crate::{Error, Result};
 
 /// A question that a caller answers while the pool works: go on?

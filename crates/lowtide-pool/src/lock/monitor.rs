@@ -12,12 +12,12 @@ use std::sync::OnceLock;
 use lowtide_device::process::Generation;
 use lowtide_types::Phase;
 
+use crate::error::TurnStep;
 use crate::lock::inside::check_may_wait;
 use crate::lock::limit::{Limit, Progress};
 use crate::lock::sync::{Condvar, Mutex, MutexGuard, lock, wait, wait_a_little};
 use crate::state::tag::Scope;
 use crate::state::tags::{Tags, Turning};
-use crate::turn_step::TurnStep;
 use crate::{Error, Result};
 
 /// A lock around a pool's state, with what threads wait for.

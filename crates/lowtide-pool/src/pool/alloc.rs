@@ -64,7 +64,7 @@ impl Pool {
                 Phase::Asleep => return Err(Error::Asleep { tag: known.name.to_string() }),
             }
             let request =
-                BlockRequest { room: state.room_for(tag, grains), grains, align, stream, tag };
+                BlockRequest { arena_id: state.arena_for(tag, grains), grains, align, stream, tag };
             let found = match state.hit(&request) {
                 Some(address) => Some(address),
                 None => state.take(&request, false),

@@ -1,15 +1,17 @@
 //! A block that frees itself, and whose bytes can be read and written from the host.
 
 use std::panic::Location;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use lowtide_device::{Address, Bytes};
+use lowtide_device::{
+    Address, Bytes, Device, HostMemory, Reservation, Result as DeviceResult, Stream,
+};
 use lowtide_types::Phase;
 
 use crate::lock::inside::check_outside_fence;
 use crate::lock::limit::Limit;
 use crate::pool::Pool;
 use crate::pool::fence::StreamId;
-use crate::pool::hand::{Hand, Spot};
 use crate::state::tag::Tag;
 use crate::state::tags::Tags;
 use crate::{Error, Result};
@@ -44,7 +46,7 @@ impl Pool {
     #[track_caller]
     pub fn block_on(&self, size: Bytes, stream: StreamId, tag: Tag) -> Result<Block> {
         let address = self.alloc(size, stream, tag)?;
-        self.shared.places.add(address, Location::caller());
+        self.shared.allocated_at.add(address, Location::caller());
         Ok(Block { pool: self.clone(), address, size, stream, is_left: false })
     }
 }
@@ -106,7 +108,7 @@ impl Block {
     /// Leaves the block to the caller, who frees it by its address with [`Pool::free`].
     pub fn into_address(mut self) -> Address {
         self.is_left = true;
-        self.pool.shared.places.remove(self.address);
+        self.pool.shared.allocated_at.remove(self.address);
         self.address
     }
 
@@ -119,7 +121,7 @@ impl Block {
     /// not all its bytes; what the device refused.
     pub fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<()> {
         let length = Bytes(bytes.len() as u64);
-        self.access(offset, length, Writes::Yes, |hand, at| hand.write(at, bytes))
+        self.access(offset, length, Writes::Yes, |access, at| access.write(at, bytes))
     }
 
     /// Copies the block's bytes from `offset` on into `bytes`. Waits for the block's stream, if the
@@ -129,7 +131,7 @@ impl Block {
     /// As [`Block::write`]; [`Error::Lost`] until all of a lost block was written.
     pub fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<()> {
         let length = Bytes(bytes.len() as u64);
-        self.access(offset, length, Writes::No, |hand, at| hand.read(at, bytes))
+        self.access(offset, length, Writes::No, |access, at| access.read(at, bytes))
     }
 
     /// Sets every byte of the block. Waits for the block's stream, if the pool has a fence, and until
@@ -138,7 +140,9 @@ impl Block {
     /// # Errors
     /// [`Error::Asleep`] where the block's tag is asleep; what the device refused.
     pub fn fill(&self, byte: u8) -> Result<()> {
-        self.access(Bytes::ZERO, self.size, Writes::Yes, |hand, at| hand.fill(at, byte, self.size))
+        self.access(Bytes::ZERO, self.size, Writes::Yes, |access, at| {
+            access.fill(at, byte, self.size)
+        })
     }
 
     // While it runs, no sleep of the tag begins.
@@ -147,7 +151,7 @@ impl Block {
         offset: Bytes,
         length: Bytes,
         writes: Writes,
-        work: impl FnOnce(&Hand, Spot<'_>) -> lowtide_device::Result<()>,
+        work: impl FnOnce(&HostAccess, (&Reservation, Bytes)) -> DeviceResult<()>,
     ) -> Result<()> {
         if offset.0.checked_add(length.0).is_none_or(|end| end > self.size.0) {
             return Err(Error::OutsideBlock { offset, length, size: self.size });
@@ -161,7 +165,9 @@ impl Block {
         if let Some(fence) = &shared.fence {
             self.pool.wait_for_fence(fence, self.stream)?;
         }
-        shared.hand.with(&shared.device, |hand| work(hand, (&reservation, start + offset)))?;
+        shared
+            .access
+            .with(&shared.device, |access| work(access, (&reservation, start + offset)))?;
         if job.was_lost {
             self.pool.state()?.lost.remove(&self.address.0);
         }
@@ -171,7 +177,7 @@ impl Block {
     // Waits for a turn of its tag. Refuses a block whose content is lost, unless all of it is written.
     fn begin_job(&self, makes_good: bool) -> Result<BlockJob<'_>> {
         let mut state = self.pool.state()?;
-        let tag = state.room_at(self.address)?.tag();
+        let tag = state.arena_at(self.address)?.tag();
         let has_turned = |tags: &mut Tags| tags[tag].phase() != Phase::Turning;
         state = self.pool.shared.monitor.wait_until(state, Limit::NONE, has_turned)?;
         if state.tags[tag].phase() == Phase::Asleep {
@@ -217,11 +223,93 @@ impl Drop for Block {
         if self.is_left || !self.pool.shared.monitor.is_own() {
             return;
         }
-        self.pool.shared.places.remove(self.address);
+        self.pool.shared.allocated_at.remove(self.address);
         match self.pool.free(self.address, self.stream) {
             // Its memory goes with the pool, or is the parent's.
             Ok(()) | Err(Error::Broken { .. } | Error::Device(lowtide_device::Error::Forked)) => {}
             Err(error) => tracing::error!(%error, "a block was freed behind its owner's back"),
         }
+    }
+}
+
+/// The size of the staging memory, which is copied at once.
+const STAGED: Bytes = Bytes::mib(8);
+
+/// The stream and the staging memory with which the host reads and writes blocks, made when they are first
+/// needed and kept.
+#[derive(Default)]
+pub(crate) struct HostAccessCell {
+    access: Mutex<Option<HostAccess>>,
+}
+
+impl HostAccessCell {
+    /// Does something with them, one caller at a time.
+    pub(crate) fn with(
+        &self,
+        device: &Device,
+        work: impl FnOnce(&HostAccess) -> DeviceResult<()>,
+    ) -> DeviceResult<()> {
+        // There is all of it or nothing. Memory that a copy still uses refuses to be written.
+        let mut cell = self.access.lock().unwrap_or_else(PoisonError::into_inner);
+        if cell.is_none() {
+            *cell = Some(HostAccess::new(device)?);
+        }
+        let access = cell.as_ref().expect("it was there, or was just made");
+        work(access).inspect_err(|_| {
+            // What the stream was given keeps the block's pages pinned until it is waited for.
+            if let Err(error) = access.stream.synchronize() {
+                tracing::warn!(%error, "a failed copy may keep pages pinned for now");
+            }
+        })
+    }
+}
+
+/// A stream and a little staging memory. Each call waits until its bytes are there: this is for single
+/// accesses; sleep and wake have faster ways.
+pub(crate) struct HostAccess {
+    stream: Stream,
+    memory: Arc<HostMemory>,
+}
+
+impl HostAccess {
+    fn new(device: &Device) -> DeviceResult<HostAccess> {
+        Ok(HostAccess { stream: device.stream()?, memory: device.host_memory_here(STAGED)? })
+    }
+
+    pub(crate) fn write(&self, (to, at): (&Reservation, Bytes), bytes: &[u8]) -> DeviceResult<()> {
+        for (part, bytes) in (0..).zip(bytes.chunks(STAGED.as_usize())) {
+            let (at, size) = (at + Bytes(part * STAGED.0), Bytes(bytes.len() as u64));
+            self.memory.write(Bytes::ZERO, bytes)?;
+            self.stream.copy_in((&self.memory, Bytes::ZERO), (to, at), size)?;
+            self.stream.synchronize()?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn read(
+        &self,
+        (from, at): (&Reservation, Bytes),
+        bytes: &mut [u8],
+    ) -> DeviceResult<()> {
+        for (part, bytes) in (0..).zip(bytes.chunks_mut(STAGED.as_usize())) {
+            let (at, size) = (at + Bytes(part * STAGED.0), Bytes(bytes.len() as u64));
+            self.stream.copy_out((from, at), (&self.memory, Bytes::ZERO), size)?;
+            self.stream.synchronize()?;
+            self.memory.read(Bytes::ZERO, bytes)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn fill(
+        &self,
+        at: (&Reservation, Bytes),
+        byte: u8,
+        size: Bytes,
+    ) -> DeviceResult<()> {
+        if size == Bytes::ZERO {
+            return Ok(());
+        }
+        self.stream.fill(at, byte, size)?;
+        self.stream.synchronize()
     }
 }

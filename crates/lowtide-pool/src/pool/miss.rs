@@ -9,15 +9,15 @@ use std::ops::Range;
 
 use lowtide_device::{Address, Bytes, Chunk, DeviceInfo, NotUnmapped, Reservation};
 
+use crate::error::TurnStep;
 use crate::lock::limit::{Limit, Progress};
 use crate::policy::{Policy, equal_part};
 use crate::pool::Pool;
+use crate::pool::moves::Spare;
 use crate::pool::moves::{FreeChunk, Move};
 use crate::pool::pressure::{Pressure, PressureAnswer, ROUNDS_MOST};
-use crate::pool::spare::Spare;
 use crate::state::arena::Run;
 use crate::state::{BlockRequest, PoolCounts, State};
-use crate::turn_step::TurnStep;
 use crate::{Error, Result};
 
 /// The number of times that an allocation waits for jobs of other threads, before it is refused.
@@ -109,7 +109,7 @@ impl Pool {
             }
             let _change = self.shared.monitor.change("an allocation");
             let mut state = self.state()?;
-            if !state.is_awake(request.room) {
+            if !state.is_awake(request.arena_id) {
                 return Ok(Tried::Turned);
             }
             state.clear_shelves();
@@ -184,7 +184,7 @@ impl Pool {
             unmapped.inspect_err(|error| tracing::debug!(%error, "a large chunk stays")).is_ok()
         };
         let mut state = self.state()?;
-        state.rooms[request.room].arena.mix(&claimed.range);
+        state.arenas[request.arena_id].mix(&claimed.range);
         state.settle_moves(std::slice::from_ref(claimed), usize::from(has_gone));
         drop(state);
         self.shared.monitor.notify();
@@ -214,9 +214,9 @@ impl Pool {
     ) -> lowtide_device::Result<()> {
         let (mut at, mut filled) = (missing.start, Ok(()));
         while at < missing.end && filled.is_ok() {
-            let room = missing.end - at;
-            let fitting = spare.iter().rposition(|spare| spare.size().0 <= room);
-            let size = new_chunks.size_at(at).min(room);
+            let space = missing.end - at;
+            let fitting = spare.iter().rposition(|spare| spare.size().0 <= space);
+            let size = new_chunks.size_at(at).min(space);
             let next = match fitting {
                 Some(index) => Ok(spare.remove(index)),
                 None => self.create(size, spare),
@@ -309,7 +309,7 @@ impl State {
         (last, hole): (bool, Option<u64>),
     ) -> Result<Plan> {
         let (size, owner) = (request.size(), self.owner_of(request.stream));
-        let arena = &mut self.rooms[request.room].arena;
+        let arena = &mut self.arenas[request.arena_id];
         let best = hole.and_then(|hole| arena.run_at(hole, request.fit(), owner));
         let best = best.or_else(|| arena.best_run(request.fit(), owner));
         let (missing, start) = best.ok_or_else(|| Error::no_addresses(Bytes(size), device))?;
@@ -325,7 +325,7 @@ impl State {
         let is_large = !tight
             && !policy.apart
             && moves.is_empty()
-            && !self.rooms[request.room].arena.is_mixed();
+            && !self.arenas[request.arena_id].is_mixed();
         let new_chunks = NewChunks {
             small,
             large: policy.large_chunk_most.0,
@@ -338,9 +338,9 @@ impl State {
 
     // Claims a large chunk of which the block would get a part.
     fn claim_parted(&mut self, request: &BlockRequest) -> Option<Move> {
-        let (room, owner) = (request.room, self.owner_of(request.stream));
-        let range = self.rooms[room].arena.parted_by(request.fit(), owner)?;
-        self.claim(FreeChunk { room, range })
+        let (arena_id, owner) = (request.arena_id, self.owner_of(request.stream));
+        let range = self.arenas[arena_id].parted_by(request.fit(), owner)?;
+        self.claim(FreeChunk { arena_id, range })
     }
 
     // Where the device has memory to spare, no chunk moves. Otherwise memory does not grow beyond the most that was
@@ -402,7 +402,7 @@ impl State {
         applied: &Applied,
         request: &BlockRequest,
     ) -> Option<Address> {
-        let arena = &mut self.rooms[request.room].arena;
+        let arena = &mut self.arenas[request.arena_id];
         let whole = if applied.stuck.is_empty() {
             let whole = arena.settle_run(&plan.run, &applied.mapped, request.size());
             arena.add_large(if whole { &applied.large } else { &[] });

@@ -6,17 +6,11 @@
 mod alloc;
 pub(crate) mod block;
 pub(crate) mod fence;
-pub(crate) mod hand;
-pub(crate) mod live_blocks;
 mod miss;
 pub(crate) mod moves;
-pub(crate) mod neighbours;
-pub(crate) mod places;
 pub(crate) mod pressure;
 mod settle;
 pub(crate) mod snapshot;
-pub(crate) mod spare;
-mod tag_policy;
 mod trim;
 
 use std::fmt;
@@ -29,21 +23,20 @@ use crate::Result;
 use crate::lock::monitor::Monitor;
 use crate::lock::sync::MutexGuard;
 use crate::policy::{GRAIN, Policy};
+use crate::pool::block::HostAccessCell;
 use crate::pool::fence::Fence;
-use crate::pool::hand::HandCell;
-use crate::pool::neighbours::Neighbours;
-use crate::pool::places::Places;
+use crate::pool::pressure::Neighbours;
 use crate::pool::pressure::{Callbacks, Pressure, PressureAnswer, Subscription};
+use crate::pool::snapshot::AllocatedAt;
 use crate::state::arena::Arena;
-use crate::state::room::{ROOMS, Room};
-use crate::state::shelf::Shelf;
+use crate::state::arenas::ARENAS_OF_TAG;
 use crate::state::tag::Tag;
 use crate::state::{PoolCounts, State};
 use crate::trace::record::Recording;
 
 /// Address space for the small and the large blocks of a tag, in multiples of the device: holes
 /// cost nothing.
-const SPACE_FACTORS: [u64; ROOMS] = [2, 8];
+const SPACE_FACTORS: [u64; ARENAS_OF_TAG] = [2, 8];
 
 /// The name of the tag that is there from the start.
 const DEFAULT_TAG: &str = "default";
@@ -84,8 +77,8 @@ pub(crate) struct Shared {
     pub(crate) fence: Option<Arc<dyn Fence>>,
     pub(crate) callbacks: Callbacks,
     pub(crate) monitor: Monitor<State>,
-    pub(crate) hand: HandCell,
-    pub(crate) places: Places,
+    pub(crate) access: HostAccessCell,
+    pub(crate) allocated_at: AllocatedAt,
 }
 
 /// Settings of a pool to be made, from [`Pool::builder`].
@@ -122,8 +115,8 @@ impl PoolBuilder<'_> {
             policy,
             callbacks: Callbacks::default(),
             monitor: Monitor::new(State::new(fence.is_none(), small_grains)),
-            hand: HandCell::default(),
-            places: Places::default(),
+            access: HostAccessCell::default(),
+            allocated_at: AllocatedAt::default(),
             fence,
         };
         let pool = Pool { shared: Arc::new(shared) };
@@ -180,19 +173,19 @@ impl Pool {
             return Ok(tag);
         }
         let info = self.shared.device.info();
-        let room = |factor: u64| -> Result<Room> {
+        let arena = |factor: u64| -> Result<Arena> {
             let space = info.total.0.saturating_mul(factor) / info.page.0 * info.page.0;
             let reservation = self.shared.device.reserve(Bytes(space))?;
-            Ok(Room { arena: Arena::new(reservation, info.page.0), shelf: Shelf::default() })
+            Ok(Arena::new(reservation, info.page.0))
         };
-        let rooms = [room(SPACE_FACTORS[0])?, room(SPACE_FACTORS[1])?];
+        let arenas = [arena(SPACE_FACTORS[0])?, arena(SPACE_FACTORS[1])?];
         let mut state = self.state()?;
-        // Another thread may have been faster; its rooms are as good.
+        // Another thread may have been faster; its arenas are as good.
         if let Some(tag) = state.tags.known_as(name, policy)? {
             return Ok(tag);
         }
         let tag = state.tags.add(name, policy)?;
-        state.rooms.extend(rooms);
+        state.arenas.extend(arenas);
         Ok(tag)
     }
 
@@ -251,8 +244,8 @@ impl Pool {
     /// [`crate::Error::UnknownBlock`] where no live block begins at this address.
     pub fn place_of(&self, address: Address) -> Result<(Reservation, Bytes)> {
         let mut state = self.state()?;
-        let room = state.room_at(address)?;
-        let reservation = state.rooms[room].arena.reservation.clone();
+        let arena_id = state.arena_at(address)?;
+        let reservation = state.arenas[arena_id].reservation.clone();
         let offset = Bytes(address.0 - reservation.address().0);
         Ok((reservation, offset))
     }

@@ -12,11 +12,11 @@ use lowtide_device::{Chunk, Error, RangeProblem, Reservation};
 use crate::ahead::reader::{PageReader, READS_MOST};
 use crate::copy::retry::unmap_once;
 use crate::state::State;
-use crate::state::room::RoomId;
+use crate::state::arenas::ArenaId;
 
 /// A chunk with nothing live on it, whose last users are done.
 pub(crate) struct FreeChunk {
-    pub(crate) room: RoomId,
+    pub(crate) arena_id: ArenaId,
     pub(crate) range: Range<u64>,
 }
 
@@ -28,7 +28,7 @@ impl FreeChunk {
 
 /// A free chunk that a thread has claimed.
 pub(crate) struct Move {
-    room: RoomId,
+    arena_id: ArenaId,
     reservation: Reservation,
     block: u32,
     pub(crate) range: Range<u64>,
@@ -42,7 +42,7 @@ impl Move {
         for _ in 0..READS_MOST {
             match unmap_once(&self.reservation, &self.range) {
                 Err(Error::BadRange { problem: RangeProblem::InUse, .. }) => {
-                    self.reader.wait(self.room, &self.range);
+                    self.reader.wait(self.arena_id, &self.range);
                 }
                 outcome => return outcome,
             }
@@ -56,9 +56,9 @@ impl State {
     /// largest down.
     pub(crate) fn free_chunks(&self, missing: u64) -> Vec<FreeChunk> {
         let mut free = Vec::new();
-        for (id, room) in self.rooms.iter().filter(|(id, _)| self.is_awake(*id)) {
-            let chunks = room.arena.free_chunks(&self.streams).into_iter();
-            free.extend(chunks.map(|range| FreeChunk { room: id, range }));
+        for (id, arena) in self.arenas.iter().filter(|(id, _)| self.is_awake(*id)) {
+            let chunks = arena.free_chunks(&self.streams).into_iter();
+            free.extend(chunks.map(|range| FreeChunk { arena_id: id, range }));
         }
         let most = missing.checked_next_power_of_two().unwrap_or(u64::MAX);
         free.sort_by_key(|chunk| Reverse(chunk.size().min(most)));
@@ -66,51 +66,83 @@ impl State {
     }
 
     /// Claims a chunk; `None` where it is no longer free.
-    pub(crate) fn claim(&mut self, FreeChunk { room, range }: FreeChunk) -> Option<Move> {
-        if !self.is_awake(room) {
+    pub(crate) fn claim(&mut self, FreeChunk { arena_id, range }: FreeChunk) -> Option<Move> {
+        if !self.is_awake(arena_id) {
             return None;
         }
-        let arena = &mut self.rooms[room].arena;
+        let arena = &mut self.arenas[arena_id];
         let block = arena.claim_chunk(&range, &self.streams)?;
         let reservation = arena.reservation.clone();
-        self.tags.begin_job(room.tag());
+        self.tags.begin_job(arena_id.tag());
         let reader = Arc::clone(&self.reader);
-        Some(Move { room, reservation, block, range, reader })
+        Some(Move { arena_id, reservation, block, range, reader })
     }
 
     /// Returns whether a chunk of an awake tag could be neither opened nor unmapped.
     pub(crate) fn has_stuck(&self) -> bool {
-        self.awake_rooms().into_iter().any(|room| self.rooms[room].arena.has_stuck())
+        self.awake_arenas().into_iter().any(|arena_id| self.arenas[arena_id].has_stuck())
     }
 
     /// Claims every chunk of awake tags that could be neither opened nor unmapped.
     pub(crate) fn claim_stuck(&mut self) -> Vec<Move> {
         let mut moves = Vec::new();
-        for room in self.awake_rooms() {
-            let arena = &mut self.rooms[room].arena;
+        for arena_id in self.awake_arenas() {
+            let arena = &mut self.arenas[arena_id];
             let reservation = arena.reservation.clone();
             for (block, range) in arena.take_stuck() {
                 let (reservation, reader) = (reservation.clone(), Arc::clone(&self.reader));
-                moves.push(Move { room, reservation, block, range, reader });
-                self.tags.begin_job(room.tag());
+                moves.push(Move { arena_id, reservation, block, range, reader });
+                self.tags.begin_job(arena_id.tag());
             }
         }
         moves
     }
 
     /// Records what became of a chunk of [`State::claim_stuck`].
-    pub(crate) fn settle_stuck(&mut self, Move { room, block, .. }: &Move, unmapped: bool) {
-        self.rooms[*room].arena.settle_stuck(*block, unmapped);
-        self.tags.end_job(room.tag());
+    pub(crate) fn settle_stuck(&mut self, Move { arena_id, block, .. }: &Move, unmapped: bool) {
+        self.arenas[*arena_id].settle_stuck(*block, unmapped);
+        self.tags.end_job(arena_id.tag());
         self.count_physical();
     }
 
     /// Records what became of claimed chunks: the first so many left their place.
     pub(crate) fn settle_moves(&mut self, moves: &[Move], moved: usize) {
-        for (index, Move { room, block, .. }) in moves.iter().enumerate() {
-            self.rooms[*room].arena.settle_chunk(*block, index < moved);
-            self.tags.end_job(room.tag());
+        for (index, Move { arena_id, block, .. }) in moves.iter().enumerate() {
+            self.arenas[*arena_id].settle_chunk(*block, index < moved);
+            self.tags.end_job(arena_id.tag());
         }
         self.count_physical();
+    }
+}
+
+/// The number of allocations, of those that would move chunks, for which an answer of the device is used.
+const USES: u32 = 16;
+
+/// What may be taken, as the device said not long ago.
+#[derive(Default)]
+pub(crate) struct Spare {
+    left: u64,
+    uses: u32,
+}
+
+impl Spare {
+    /// Returns what the device has just said may be taken.
+    pub(crate) fn answered(left: u64) -> Spare {
+        Spare { left, uses: USES }
+    }
+
+    /// Returns whether the device has to be asked again.
+    pub(crate) fn is_old(&self) -> bool {
+        self.uses == 0
+    }
+
+    /// Takes memory; `false` where there is not so much.
+    pub(crate) fn take(&mut self, size: u64) -> bool {
+        self.uses = self.uses.saturating_sub(1);
+        let is_there = self.left >= size;
+        if is_there {
+            self.left -= size;
+        }
+        is_there
     }
 }

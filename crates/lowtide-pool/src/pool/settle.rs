@@ -10,13 +10,13 @@ use std::sync::Arc;
 use lowtide_types::Phase;
 
 use crate::Result;
+use crate::error::TurnStep;
 use crate::lock::inside::{Inside, check_outside_fence};
 use crate::lock::limit::{Limit, Progress};
 use crate::pool::Pool;
 use crate::pool::fence::{Fence, StreamId};
 use crate::state::State;
 use crate::state::streams::Seen;
-use crate::turn_step::TurnStep;
 
 impl Pool {
     /// Asks the fence about every stream, or waits for each, and lets anybody have what the streams
@@ -86,9 +86,9 @@ impl State {
     fn settle_stream(&mut self, seen: &Seen) {
         // Where a sleep or a wake is at work, nothing changes; the stream is kept for later.
         let mut all = true;
-        for room in self.rooms.ids() {
-            match self.tags[room.tag()].phase() {
-                Phase::Awake => self.rooms[room].arena.settle_stream(seen.number, seen.frees),
+        for arena_id in self.arenas.ids() {
+            match self.tags[arena_id.tag()].phase() {
+                Phase::Awake => self.arenas[arena_id].settle_stream(seen.number, seen.frees),
                 Phase::Turning => all = false,
                 Phase::Asleep => {}
             }
@@ -104,8 +104,8 @@ impl State {
         if wants == Some(seen.id) || passed == 0 {
             return;
         }
-        for room in self.awake_rooms() {
-            self.rooms[room].arena.settle_stream(seen.number, passed);
+        for arena_id in self.awake_arenas() {
+            self.arenas[arena_id].settle_stream(seen.number, passed);
         }
     }
 
@@ -113,8 +113,8 @@ impl State {
         if !self.streams.is_known(stream) {
             return;
         }
-        for room in self.awake_rooms() {
-            self.rooms[room].arena.adopt(stream.number);
+        for arena_id in self.awake_arenas() {
+            self.arenas[arena_id].adopt(stream.number);
         }
     }
 }

@@ -1,10 +1,16 @@
-//! A snapshot: the pool's numbers as plain data.
+//! The pool's numbers as plain data, and its live blocks by the place where the program allocated them.
 
-use lowtide_device::Bytes;
+use std::collections::{BTreeMap, HashMap};
+use std::panic::Location;
+use std::sync::Arc;
+
+use lowtide_device::{Address, Bytes};
 use lowtide_types::{Phase, PoolSnapshot, TagSnapshot};
 
+use crate::lock::sync::{Mutex, MutexGuard};
+use crate::policy::GRAIN;
 use crate::pool::Pool;
-use crate::state::room::Room;
+use crate::state::arena::Arena;
 use crate::state::tags::TagEntry;
 use crate::state::{PoolCounts, State};
 
@@ -35,8 +41,8 @@ impl Pool {
 
 impl State {
     pub(crate) fn tag_snapshots(&self) -> Vec<TagSnapshot> {
-        let tag = |(known, rooms): (&TagEntry, &[Room])| {
-            let physical: Bytes = rooms.iter().map(|room| Bytes(room.arena.mapped())).sum();
+        let tag = |(known, arenas): (&TagEntry, &[Arena])| {
+            let physical: Bytes = arenas.iter().map(|arena| Bytes(arena.mapped())).sum();
             let asleep = if known.phase() == Phase::Asleep { known.live } else { Bytes::ZERO };
             TagSnapshot {
                 name: known.name.to_string(),
@@ -51,6 +57,86 @@ impl State {
                 blocks: known.blocks,
             }
         };
-        self.tags.known.iter().zip(self.rooms.by_tag()).map(tag).collect()
+        self.tags.known.iter().zip(self.arenas.by_tag()).map(tag).collect()
+    }
+}
+
+/// Live blocks of one tag that were allocated at one place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LiveBlocks {
+    /// The name of the tag.
+    pub tag: Arc<str>,
+    /// The place where they were allocated; `None` for blocks of [`Pool::alloc`].
+    pub since: Option<&'static Location<'static>>,
+    /// The number of blocks.
+    pub blocks: usize,
+    /// Their size together.
+    pub bytes: Bytes,
+}
+
+impl Pool {
+    /// Lists the live blocks by tag and by the place where they were allocated, the largest sum first.
+    /// Empty where the pool refuses all work ([`Pool::health`]).
+    ///
+    /// ```
+    /// # use lowtide_device::{Bytes, Device};
+    /// # use lowtide_pool::Pool;
+    /// # let pool = Pool::new(&Device::dry_run(Bytes::gib(1)).0)?;
+    /// let kept = pool.block(Bytes::mib(20))?;
+    /// let live = pool.live_blocks();
+    /// assert_eq!((live[0].blocks, live[0].bytes), (1, Bytes::mib(20)));
+    /// println!("held since {}", live[0].since.unwrap());
+    /// # Ok::<(), lowtide_pool::Error>(())
+    /// ```
+    pub fn live_blocks(&self) -> Vec<LiveBlocks> {
+        let Ok(state) = self.state() else { return Vec::new() };
+        // The state's lock first, everywhere.
+        let lines = self.shared.allocated_at.by_address();
+        let mut sums: BTreeMap<(u16, Option<SourceLine>), (usize, u64)> = BTreeMap::new();
+        for handle in state.live_handles() {
+            let line = lines.get(&handle.address).copied();
+            let (blocks, bytes) = sums.entry((handle.tag, line)).or_default();
+            *blocks += 1;
+            *bytes += u64::from(handle.grains) * GRAIN;
+        }
+        let tag = |number: u16| Arc::clone(&state.tags.known[usize::from(number)].name);
+        let mut live: Vec<LiveBlocks> = sums
+            .into_iter()
+            .map(|((number, since), (blocks, bytes))| LiveBlocks {
+                tag: tag(number),
+                since,
+                blocks,
+                bytes: Bytes(bytes),
+            })
+            .collect();
+        live.sort_by_key(|entry| std::cmp::Reverse(entry.bytes));
+        live
+    }
+}
+
+/// A line of the program's source.
+type SourceLine = &'static Location<'static>;
+
+/// The lines that allocated live blocks, by address. Only blocks that free themselves ([`Block`](crate::Block))
+/// are recorded: it costs one entry in a hash table when such a block is made and when it goes.
+#[derive(Default)]
+pub(crate) struct AllocatedAt {
+    by_address: Mutex<HashMap<u64, SourceLine>>,
+}
+
+impl AllocatedAt {
+    pub(crate) fn add(&self, address: Address, line: SourceLine) {
+        self.by_address().insert(address.0, line);
+    }
+
+    /// Forgets a block. Called before it is freed: afterwards its address may be another block's.
+    pub(crate) fn remove(&self, address: Address) {
+        self.by_address().remove(&address.0);
+    }
+
+    pub(crate) fn by_address(&self) -> MutexGuard<'_, HashMap<u64, SourceLine>> {
+        // An entry is added or removed in one step, so a panic leaves nothing half-done.
+        self.by_address.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

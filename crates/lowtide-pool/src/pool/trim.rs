@@ -29,8 +29,8 @@ impl Pool {
     pub fn trimmable(&self) -> Bytes {
         let Ok(mut state) = self.state() else { return Bytes::ZERO };
         state.clear_shelves();
-        let rooms = state.awake_rooms();
-        rooms.into_iter().map(|room| Bytes(state.rooms[room].arena.without_live_bytes())).sum()
+        let arenas = state.awake_arenas();
+        arenas.into_iter().map(|arena_id| Bytes(state.arenas[arena_id].without_live_bytes())).sum()
     }
 
     /// Trims for as long as `go_on` returns `true`. It is asked before each chunk, the largest first.
@@ -137,8 +137,8 @@ impl State {
             return Vec::new();
         }
         let mut free = Vec::new();
-        for (_, room) in self.rooms.iter() {
-            let reservation = &room.arena.reservation;
+        for (_, arena) in self.arenas.iter() {
+            let reservation = &arena.reservation;
             let base = reservation.address().0;
             for mapping in reservation.mappings() {
                 let (start, end) = (base + mapping.range.start, base + mapping.range.end);

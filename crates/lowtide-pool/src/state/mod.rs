@@ -3,10 +3,10 @@
 //! A hit is served here, without a driver call.
 
 pub(crate) mod arena;
+pub(crate) mod arenas;
 pub(crate) mod bins;
 pub(crate) mod blocks;
 pub(crate) mod handles;
-pub(crate) mod room;
 pub(crate) mod shelf;
 pub(crate) mod streams;
 pub(crate) mod tag;
@@ -25,11 +25,11 @@ use crate::backups::Backups;
 use crate::copy::carriers::Carriers;
 use crate::policy::GRAIN;
 use crate::pool::fence::StreamId;
-use crate::pool::spare::Spare;
-use crate::state::arena::Fit;
+use crate::pool::moves::Spare;
+use crate::state::arena::{Arena, Fit};
+use crate::state::arenas::{ArenaId, Arenas};
 use crate::state::blocks::SETTLED;
 use crate::state::handles::{Handle, Handles};
-use crate::state::room::{Room, RoomId, Rooms};
 use crate::state::streams::Streams;
 use crate::state::tag::Tag;
 use crate::state::tags::{TagEntry, Tags};
@@ -37,7 +37,7 @@ use crate::trace::record::Recording;
 use crate::{Error, Result};
 
 pub(crate) struct State {
-    pub(crate) rooms: Rooms,
+    pub(crate) arenas: Arenas,
     pub(crate) tags: Tags,
     pub(crate) streams: Streams,
     /// While a turn or a step is under way, it has them.
@@ -93,7 +93,7 @@ impl PoolCounts {
 /// A block that a caller asks for.
 #[derive(Clone, Copy)]
 pub(crate) struct BlockRequest {
-    pub(crate) room: RoomId,
+    pub(crate) arena_id: ArenaId,
     pub(crate) grains: u32,
     pub(crate) align: u64,
     pub(crate) stream: StreamId,
@@ -113,7 +113,7 @@ impl BlockRequest {
 impl State {
     pub(crate) fn new(settled: bool, small_grains: u32) -> State {
         State {
-            rooms: Rooms::default(),
+            arenas: Arenas::default(),
             tags: Tags::new(),
             streams: Streams::default(),
             backups: Backups::default(),
@@ -138,12 +138,12 @@ impl State {
     /// Returns the numbers of a pool that is broken: as they stand, with the device layer's word for what
     /// is mapped.
     pub(crate) fn counts_as_it_is(&self) -> PoolCounts {
-        let physical = self.rooms.iter().map(|(_, room)| room.arena.reservation.mapped()).sum();
+        let physical = self.arenas.iter().map(|(_, arena)| arena.reservation.mapped()).sum();
         PoolCounts { physical, ..self.counts }
     }
 
-    pub(crate) fn room_for(&self, tag: Tag, grains: u32) -> RoomId {
-        RoomId::new(tag, grains <= self.small_grains)
+    pub(crate) fn arena_for(&self, tag: Tag, grains: u32) -> ArenaId {
+        ArenaId::new(tag, grains <= self.small_grains)
     }
 
     /// Returns the number under which a stream's blocks are kept.
@@ -154,7 +154,7 @@ impl State {
     /// Takes a block of just this size that rests.
     pub(crate) fn hit(&mut self, request: &BlockRequest) -> Option<Address> {
         let owner = self.owner_of(request.stream);
-        let Room { shelf, .. } = &mut self.rooms[request.room];
+        let shelf = self.arenas.shelf(request.arena_id);
         let mut found = shelf.take(&mut self.handles, request.grains, owner);
         if found.is_none() && owner != SETTLED {
             found = shelf.take(&mut self.handles, request.grains, SETTLED);
@@ -168,13 +168,13 @@ impl State {
     /// would be parted, it takes none, or it takes it if that `may_part`.
     pub(crate) fn take(&mut self, request: &BlockRequest, may_part: bool) -> Option<Address> {
         let owner = self.owner_of(request.stream);
-        self.clear_shelf(request.room);
-        let block = self.rooms[request.room].arena.take(request.fit(), owner, may_part)?;
+        self.clear_shelf(request.arena_id);
+        let block = self.arenas[request.arena_id].take(request.fit(), owner, may_part)?;
         Some(self.hand_out(request, block))
     }
 
     pub(crate) fn hand_out(&mut self, request: &BlockRequest, block: u32) -> Address {
-        let address = self.rooms[request.room].arena.address_of(block);
+        let address = self.arenas[request.arena_id].address_of(block);
         let (grains, tag) = (request.grains, request.tag.number());
         let handle = Handle { address, next: 0, grains, block, owner: 0, tag, resting: false };
         self.handles.insert(handle);
@@ -202,8 +202,8 @@ impl State {
         (handle.resting, handle.owner) = (true, owner);
         let (size, tag) =
             (Bytes(u64::from(handle.grains) * GRAIN), Tag::of_number(handle.tag.into()));
-        let room = RoomId::new(tag, handle.grains <= self.small_grains);
-        self.rooms[room].shelf.put(handle);
+        let arena_id = ArenaId::new(tag, handle.grains <= self.small_grains);
+        self.arenas.shelf(arena_id).put(handle);
         if !self.lost.is_empty() {
             self.lost.remove(&address.0);
         }
@@ -226,25 +226,25 @@ impl State {
         self.settled
     }
 
-    /// Returns the room of a live block.
-    pub(crate) fn room_at(&mut self, address: Address) -> Result<RoomId> {
+    /// Returns the arena of a live block.
+    pub(crate) fn arena_at(&mut self, address: Address) -> Result<ArenaId> {
         let handle = self.handles.get_mut(address.0).filter(|handle| !handle.resting);
         let handle = *handle.ok_or(Error::UnknownBlock { address })?;
-        Ok(self.room_for(Tag::of_number(handle.tag.into()), handle.grains))
+        Ok(self.arena_for(Tag::of_number(handle.tag.into()), handle.grains))
     }
 
     /// Sends what rests back to the arena, unless a sleep or a wake is at work there.
-    pub(crate) fn clear_shelf(&mut self, room: RoomId) {
-        match self.tags[room.tag()].phase() {
-            Phase::Awake => self.clear(room, false),
-            Phase::Asleep => self.clear(room, true),
+    pub(crate) fn clear_shelf(&mut self, arena_id: ArenaId) {
+        match self.tags[arena_id.tag()].phase() {
+            Phase::Awake => self.clear(arena_id, false),
+            Phase::Asleep => self.clear(arena_id, true),
             Phase::Turning => {}
         }
     }
 
     /// Sends what rests back to the arena, on behalf of the turn or the phase that it is in.
-    pub(crate) fn clear(&mut self, room: RoomId, asleep: bool) {
-        let Room { arena, shelf } = &mut self.rooms[room];
+    pub(crate) fn clear(&mut self, arena_id: ArenaId, asleep: bool) {
+        let (arena, shelf) = self.arenas.with_shelf(arena_id);
         for head in shelf.clear() {
             let mut at = head;
             while at != 0 {
@@ -265,26 +265,26 @@ impl State {
     }
 
     pub(crate) fn clear_shelves(&mut self) {
-        self.rooms.ids().for_each(|room| self.clear_shelf(room));
+        self.arenas.ids().for_each(|arena_id| self.clear_shelf(arena_id));
     }
 
-    /// Returns whether a room's memory may be planned with.
-    pub(crate) fn is_awake(&self, room: RoomId) -> bool {
-        self.tags[room.tag()].phase() == Phase::Awake
+    /// Returns whether an arena's memory may be planned with.
+    pub(crate) fn is_awake(&self, arena_id: ArenaId) -> bool {
+        self.tags[arena_id.tag()].phase() == Phase::Awake
     }
 
-    /// Lists the rooms of tags that are awake.
-    pub(crate) fn awake_rooms(&self) -> Vec<RoomId> {
-        self.rooms.ids().filter(|room| self.is_awake(*room)).collect()
+    /// Lists the arenas of tags that are awake.
+    pub(crate) fn awake_arenas(&self) -> Vec<ArenaId> {
+        self.arenas.ids().filter(|arena_id| self.is_awake(*arena_id)).collect()
     }
 
     /// Returns the memory of tags that are awake and in no caller's block. (What turns is not there to be planned
     /// with, and its live blocks may have no memory yet.)
     pub(crate) fn cached_awake(&self) -> Bytes {
-        let awake = self.tags.known.iter().zip(self.rooms.by_tag());
+        let awake = self.tags.known.iter().zip(self.arenas.by_tag());
         let awake = awake.filter(|(known, _)| known.phase() == Phase::Awake);
-        let cached = |(known, rooms): (&TagEntry, &[Room])| {
-            let mapped = rooms.iter().map(|room| Bytes(room.arena.mapped())).sum::<Bytes>();
+        let cached = |(known, arenas): (&TagEntry, &[Arena])| {
+            let mapped = arenas.iter().map(|arena| Bytes(arena.mapped())).sum::<Bytes>();
             mapped.saturating_sub(known.live)
         };
         awake.map(cached).sum()
@@ -292,7 +292,7 @@ impl State {
 
     /// Adds up what is mapped, after it changed.
     pub(crate) fn count_physical(&mut self) {
-        let mapped = self.rooms.iter().map(|(_, room)| Bytes(room.arena.mapped())).sum();
+        let mapped = Bytes(self.arenas.mapped());
         self.counts.physical = mapped;
         self.counts.physical_peak = self.counts.physical_peak.max(mapped);
         self.taken_peak = self.taken_peak.max(mapped);
@@ -311,8 +311,8 @@ impl State {
     pub(crate) fn count_backups(&mut self) {
         // Of all tags: others' backups may have made room.
         for (number, known) in self.tags.known.iter_mut().enumerate() {
-            let rooms = RoomId::of_tag(Tag::of_number(number)).into_iter();
-            known.backup = rooms.map(|room| self.backups.used_by(room)).sum();
+            let arenas = ArenaId::of_tag(Tag::of_number(number)).into_iter();
+            known.backup = arenas.map(|arena_id| self.backups.used_by(arena_id)).sum();
         }
         self.counts.backup = self.tags.known.iter().map(|known| known.backup).sum();
         self.counts.host = self.backups.held();
@@ -329,18 +329,18 @@ impl State {
 
     /// Checks every invariant; panics where one does not hold.
     pub(crate) fn check(&self) {
-        for (id, room) in self.rooms.iter() {
+        for (id, arena) in self.arenas.iter() {
             let is_quiet = self.tags.is_quiet(id.tag());
-            room.arena.check(self.tags[id.tag()].phase() == Phase::Asleep, is_quiet);
+            arena.check(self.tags[id.tag()].phase() == Phase::Asleep, is_quiet);
         }
-        let mapped: u64 = self.rooms.iter().map(|(_, room)| room.arena.mapped()).sum();
+        let mapped = self.arenas.mapped();
         // A turn records its parts one by one, and adds up at its end.
         let is_counted = self.tags.has_turn() || mapped == self.counts.physical.0;
         assert!(is_counted, "what is taken from the device is mapped");
         let (mut live, mut count) = (0, 0);
         for handle in self.handles.iter() {
-            let room = self.room_for(Tag::of_number(handle.tag.into()), handle.grains);
-            let arena = &self.rooms[room].arena;
+            let arena_id = self.arena_for(Tag::of_number(handle.tag.into()), handle.grains);
+            let arena = &self.arenas[arena_id];
             assert_eq!(arena.address_of(handle.block), handle.address, "a handle's block");
             let size = u64::from(handle.grains) * GRAIN;
             assert_eq!(arena.blocks().get(handle.block).size, size, "a handle's size");

@@ -13,18 +13,18 @@ use lowtide_device::{Bytes, Device, PendingDigests, PendingLooks, Reservation, S
 use crate::backups::slab::{Form, PAGE};
 use crate::backups::{BackupLocation, BackupPage, Backups, Saved, SavedPages};
 use crate::copy::piece::{Bases, PIECE, Piece};
+use crate::error::TurnStep;
 use crate::lock::limit::{Limit, Progress};
 use crate::policy::Policy;
-use crate::state::room::RoomId;
-use crate::turn_step::TurnStep;
+use crate::state::arenas::ArenaId;
 use crate::{Error, Result};
 
 /// Digests that are taken before a limit is asked again: some milliseconds of a GPU's time.
 const DIGESTED_AT_ONCE: u64 = 4 << 30;
 
-/// Pages of a room that are to be saved.
+/// Pages of an arena that are to be saved.
 pub(crate) struct ToSave<'a> {
-    pub(crate) room: RoomId,
+    pub(crate) arena_id: ArenaId,
     pub(crate) reservation: &'a Reservation,
     /// Runs of whole pages.
     pub(crate) pages: &'a [Range<u64>],
@@ -43,7 +43,7 @@ pub(crate) struct PageTally {
 /// A page that must be copied, and where to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Changed {
-    pub(crate) room: RoomId,
+    pub(crate) arena_id: ArenaId,
     pub(crate) offset: u64,
     digest: Digest,
     to: BackupPage,
@@ -53,8 +53,8 @@ pub(crate) struct Changed {
 
 impl Changed {
     /// Returns the page and its backup page, which has the content once the copy has arrived.
-    pub(crate) fn target(&self) -> ((RoomId, u64), BackupPage) {
-        ((self.room, self.offset), self.to)
+    pub(crate) fn target(&self) -> ((ArenaId, u64), BackupPage) {
+        ((self.arena_id, self.offset), self.to)
     }
 
     fn form(&self) -> Form {
@@ -78,8 +78,8 @@ pub(crate) struct Planner<'a> {
     pub(crate) device: &'a Device,
     pub(crate) stream: &'a Stream,
     pub(crate) policy: &'a Policy,
-    /// Rooms that are awake, whose backups only save time: they make room where there is none.
-    pub(crate) others: &'a [RoomId],
+    /// Arenas that are awake, whose backups only save time: they make room where there is none.
+    pub(crate) others: &'a [ArenaId],
     pub(crate) limit: Limit<'a>,
 }
 
@@ -113,8 +113,8 @@ impl Planner<'_> {
             Ok(()) => Ok(()),
             stopped @ Err(Error::Stopped { .. }) => stopped,
             Err(_) => {
-                for room in self.others {
-                    backups.forget(*room);
+                for arena_id in self.others {
+                    backups.forget(*arena_id);
                 }
                 backups.shrink();
                 self.take_backups(backups, changed)
@@ -149,17 +149,17 @@ impl Planner<'_> {
 
     // Finds out which pages are packed. Where the device does not say, none is.
     fn look(&self, parts: &[ToSave<'_>], changed: &mut [Changed]) {
-        for of_room in changed.chunk_by_mut(|one, next| one.room == next.room) {
-            let Some(part) = parts.iter().find(|part| part.room == of_room[0].room) else {
+        for of_arena in changed.chunk_by_mut(|one, next| one.arena_id == next.arena_id) {
+            let Some(part) = parts.iter().find(|part| part.arena_id == of_arena[0].arena_id) else {
                 continue;
             };
-            let runs = of_room.chunk_by(|one, next| one.offset + PAGE == next.offset);
+            let runs = of_arena.chunk_by(|one, next| one.offset + PAGE == next.offset);
             let ranges: Vec<_> =
                 runs.map(|run| run[0].offset..run[run.len() - 1].offset + PAGE).collect();
             let looks = self.stream.look_ranges(part.reservation, &ranges);
             match looks.and_then(PendingLooks::wait) {
                 Ok(looks) => {
-                    for (page, look) in of_room.iter_mut().zip(looks) {
+                    for (page, look) in of_arena.iter_mut().zip(looks) {
                         page.base = look.packs().then_some(look.base);
                     }
                 }
@@ -189,14 +189,19 @@ impl Planner<'_> {
 pub(crate) fn confirm(backups: &mut Backups, changed: &[Changed]) {
     for page in changed {
         let saved = Saved { digest: page.digest, location: BackupLocation::Page(page.to) };
-        backups.pages(page.room).insert(page.offset, saved);
+        backups.pages(page.arena_id).insert(page.offset, saved);
     }
 }
 
 /// Prepares a page to be copied again, because it or its backup changed since it was saved: until the
 /// copy has arrived, it is not saved. It is copied as it is, in case packing was wrong.
-pub(crate) fn again(backups: &mut Backups, room: RoomId, offset: u64, digest: Digest) -> Changed {
-    let to = match backups.pages(room).remove(&offset).map(|saved| saved.location) {
+pub(crate) fn again(
+    backups: &mut Backups,
+    arena_id: ArenaId,
+    offset: u64,
+    digest: Digest,
+) -> Changed {
+    let to = match backups.pages(arena_id).remove(&offset).map(|saved| saved.location) {
         Some(BackupLocation::Page(page)) if page.form == Form::Raw => page,
         Some(packed @ BackupLocation::Page(_)) => {
             backups.give(packed);
@@ -204,7 +209,7 @@ pub(crate) fn again(backups: &mut Backups, room: RoomId, offset: u64, digest: Di
         }
         Some(BackupLocation::Zero) | None => NOWHERE,
     };
-    Changed { room, offset, digest, to, base: None }
+    Changed { arena_id, offset, digest, to, base: None }
 }
 
 /// Gives back the backup pages of pages that will not be copied after all.
@@ -217,7 +222,7 @@ pub(crate) fn give_up(backups: &mut Backups, changed: &[Changed]) {
 
 /// Returns whether two pages can go in one piece.
 pub(crate) fn neighbours(one: &Changed, next: &Changed) -> bool {
-    one.room == next.room
+    one.arena_id == next.arena_id
         && one.offset + PAGE == next.offset
         && one.to.slab == next.to.slab
         && one.to.page + 1 == next.to.page
@@ -248,9 +253,9 @@ fn sort_out(
 ) -> (PageTally, Vec<Changed>) {
     let zero = zero_digest();
     let (mut tally, mut changed) = (PageTally::default(), Vec::new());
-    for (ToSave { room, pages, left, .. }, digests) in parts.iter().zip(digests) {
+    for (ToSave { arena_id, pages, left, .. }, digests) in parts.iter().zip(digests) {
         let offsets = pages.iter().flat_map(|run| run.clone().step_by(PAGE as usize));
-        let mut before = std::mem::take(backups.pages(*room));
+        let mut before = std::mem::take(backups.pages(*arena_id));
         let mut after = SavedPages::new();
         for (offset, digest) in offsets.zip(digests.iter().copied()) {
             match before.remove(&offset) {
@@ -271,7 +276,7 @@ fn sort_out(
                         _ => NOWHERE,
                     };
                     tally.copied += Bytes(PAGE);
-                    changed.push(Changed { room: *room, offset, digest, to, base: None });
+                    changed.push(Changed { arena_id: *arena_id, offset, digest, to, base: None });
                 }
             }
         }
@@ -282,7 +287,7 @@ fn sort_out(
                 backups.give(saved.location);
             }
         }
-        *backups.pages(*room) = after;
+        *backups.pages(*arena_id) = after;
     }
     (tally, changed)
 }
@@ -297,17 +302,17 @@ pub(crate) fn zero_digest() -> Digest {
 // Runs of whole pages in groups of at most so many bytes, but at least a page, in order.
 fn groups(runs: &[Range<u64>], most: u64) -> Vec<Vec<Range<u64>>> {
     let most = (most / PAGE).max(1) * PAGE;
-    let (mut groups, mut group, mut room) = (Vec::new(), Vec::new(), most);
+    let (mut groups, mut group, mut left) = (Vec::new(), Vec::new(), most);
     for run in runs {
         let mut at = run.start;
         while at < run.end {
-            let end = run.end.min(at + room);
+            let end = run.end.min(at + left);
             group.push(at..end);
-            room -= end - at;
+            left -= end - at;
             at = end;
-            if room == 0 {
+            if left == 0 {
                 groups.push(std::mem::take(&mut group));
-                room = most;
+                left = most;
             }
         }
     }

@@ -14,9 +14,9 @@ use crate::Result;
 use crate::backups::slab::PAGE;
 use crate::backups::{BackupLocation, BackupPage, Backups};
 use crate::copy::feed::Feed;
-use crate::state::room::RoomId;
+use crate::state::arenas::ArenaId;
 use crate::turns::changes::Changed;
-use crate::turns::sleep_part::SleepPart;
+use crate::turns::parts::SleepPart;
 
 /// A chunk whose content is saved.
 pub(crate) struct Leaving<'a> {
@@ -48,7 +48,7 @@ impl<'a> Leaving<'a> {
     }
 
     pub(crate) fn holds(&self, page: &Changed) -> bool {
-        self.part.room == page.room && self.range.contains(&page.offset)
+        self.part.arena_id == page.arena_id && self.range.contains(&page.offset)
     }
 
     pub(crate) fn size(&self) -> u64 {
@@ -73,7 +73,7 @@ pub(crate) struct SecondLook<'a> {
 /// Backups, and the backup pages that were just written and are not recorded yet.
 pub(crate) struct CopiedBackups<'a> {
     pub(crate) backups: &'a Backups,
-    pub(crate) copied: BTreeMap<(RoomId, u64), BackupPage>,
+    pub(crate) copied: BTreeMap<(ArenaId, u64), BackupPage>,
 }
 
 impl<'a> SecondLook<'a> {
@@ -84,15 +84,15 @@ impl<'a> SecondLook<'a> {
         BegunLook { look: self, chunks, pending }
     }
 
-    // One piece of work for each room.
+    // One piece of work for each arena.
     fn launch(&self, chunks: &[&Leaving<'_>]) -> DeviceResult<Vec<PendingDigests<'a>>> {
         let keys = Keys::of_this_process();
-        let rooms = chunks.chunk_by(|one, next| one.part.room == next.part.room);
-        let launch = |of_room: &[&Leaving<'_>]| {
-            let runs: Vec<_> = of_room.iter().flat_map(|chunk| chunk.runs()).collect();
-            self.stream.digest_ranges(&of_room[0].part.reservation, &runs, keys)
+        let arenas = chunks.chunk_by(|one, next| one.part.arena_id == next.part.arena_id);
+        let launch = |of_arena: &[&Leaving<'_>]| {
+            let runs: Vec<_> = of_arena.iter().flat_map(|chunk| chunk.runs()).collect();
+            self.stream.digest_ranges(&of_arena[0].part.reservation, &runs, keys)
         };
-        rooms.map(launch).collect()
+        arenas.map(launch).collect()
     }
 }
 
@@ -123,7 +123,7 @@ impl BegunLook<'_> {
                 let is_right = now == *saved
                     && !packs_wrongly
                     && match &look.backups {
-                        Some(backups) => backups.is_right(chunk.part.room, *offset, now)?,
+                        Some(backups) => backups.is_right(chunk.part.arena_id, *offset, now)?,
                         None => true,
                     };
                 if !is_right {
@@ -147,9 +147,9 @@ fn read(pending: Vec<PendingDigests<'_>>) -> DeviceResult<Vec<Digest>> {
 
 impl CopiedBackups<'_> {
     // Whether the backup page of a page has this digest.
-    fn is_right(&self, room: RoomId, offset: u64, digest: Digest) -> Result<bool> {
-        let saved = || self.backups.saved(room, offset).map(|saved| saved.location);
-        let copied = self.copied.get(&(room, offset)).copied().map(BackupLocation::Page);
+    fn is_right(&self, arena_id: ArenaId, offset: u64, digest: Digest) -> Result<bool> {
+        let saved = || self.backups.saved(arena_id, offset).map(|saved| saved.location);
+        let copied = self.copied.get(&(arena_id, offset)).copied().map(BackupLocation::Page);
         match copied.or_else(saved) {
             Some(BackupLocation::Page(page)) => Ok(self.backups.digest_of(page)? == Some(digest)),
             Some(BackupLocation::Zero) | None => Ok(true),

@@ -6,28 +6,25 @@
 
 pub(crate) mod changes;
 mod leaving;
-mod losing;
+pub(crate) mod parts;
 mod preparing;
 mod restoring;
 mod saving;
 mod sleep;
-pub(crate) mod sleep_part;
-mod unfinished;
 pub(crate) mod wake;
-pub(crate) mod wake_part;
 
 use std::sync::Arc;
 
-use crate::Result;
-use lowtide_types::Phase;
+use lowtide_types::{Phase, SleepPolicy};
 
 use crate::backups::Backups;
 use crate::copy::carriers::Carriers;
 use crate::lock::limit::Limit;
 use crate::pool::Pool;
-use crate::state::room::{ROOMS, RoomId};
-use crate::state::tag::Scope;
+use crate::state::arenas::{ARENAS_OF_TAG, ArenaId};
+use crate::state::tag::{Scope, Tag};
 use crate::state::tags::Turning;
+use crate::{Error, Result};
 
 pub(crate) struct Turn<'a> {
     pool: &'a Pool,
@@ -37,8 +34,8 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turning {
-    pub(crate) fn rooms(self) -> [RoomId; ROOMS] {
-        RoomId::of_tag(self.tag)
+    pub(crate) fn arenas(self) -> [ArenaId; ARENAS_OF_TAG] {
+        ArenaId::of_tag(self.tag)
     }
 }
 
@@ -54,8 +51,8 @@ impl Pool {
         let Some((mut state, tags)) = self.shared.monitor.begin_turn(scope, from, limit)? else {
             return Ok(None);
         };
-        for room in tags.iter().copied().flat_map(Turning::rooms) {
-            state.clear(room, from == Phase::Asleep);
+        for arena_id in tags.iter().copied().flat_map(Turning::arenas) {
+            state.clear(arena_id, from == Phase::Asleep);
         }
         let (backups, carriers) = (std::mem::take(&mut state.backups), state.carriers.take());
         let (copier, reader) = (state.ahead.copier.take(), Arc::clone(&state.reader));
@@ -79,5 +76,52 @@ impl Drop for Turn<'_> {
         state.count_backups();
         state.count_physical();
         self.pool.shared.monitor.end_turn(state, &self.tags);
+    }
+}
+
+impl Pool {
+    /// Sets what later sleeps do with a tag. Waits for the end of a sleep or a wake that is under way.
+    ///
+    /// A tag that sleeps may become `Discard`: its backup is given up, and its next wake brings memory
+    /// with undefined content. Backups that were kept after a wake are given up, too.
+    ///
+    /// ```
+    /// # use lowtide_device::{Bytes, Device, HostOptions};
+    /// # use lowtide_pool::{Pool, Scope, SleepPolicy};
+    /// # let device = Device::host(HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() })?;
+    /// let pool = Pool::new(&device)?;
+    /// let weights = pool.tag("weights", SleepPolicy::Offload)?;
+    /// let block = pool.block_tagged(Bytes::mib(5), weights)?;
+    /// pool.set_policy(weights, SleepPolicy::Discard)?; // they are loaded again after the wake
+    /// assert_eq!(pool.sleep(Scope::Whole)?.copied, Bytes::ZERO);
+    /// # Ok::<(), lowtide_pool::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::PolicyWhileAsleep`] where the tag sleeps and the policy is another than `Discard`;
+    /// [`Error::UnknownTag`] for a tag of another pool.
+    pub fn set_policy(&self, tag: Tag, policy: SleepPolicy) -> Result<()> {
+        let are_here = |tags: &mut crate::state::tags::Tags| !tags.has_lent_backups();
+        let mut state = self.shared.monitor.wait_until(self.state()?, Limit::NONE, are_here)?;
+        let known = state.tags.get(tag)?;
+        if known.policy == policy {
+            return Ok(());
+        }
+        if known.phase() == Phase::Asleep && policy != SleepPolicy::Discard {
+            return Err(Error::PolicyWhileAsleep {
+                name: known.name.to_string(),
+                known: known.policy,
+                wanted: policy,
+            });
+        }
+        state.tags[tag].policy = policy;
+        if policy == SleepPolicy::Discard {
+            for arena_id in ArenaId::of_tag(tag) {
+                state.backups.forget(arena_id);
+            }
+            state.backups.shrink();
+            state.count_backups();
+        }
+        Ok(())
     }
 }

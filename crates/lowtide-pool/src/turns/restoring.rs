@@ -5,7 +5,7 @@ use std::ops::Range;
 use lowtide_device::Bytes;
 use lowtide_device::digest::{Digest, Keys};
 
-use crate::backups::memory::Memory;
+use crate::backups::slab::Memory;
 use crate::backups::slab::{Form, PAGE};
 use crate::backups::{BackupLocation, Backups, Saved};
 use crate::copy::carriers::Carriers;
@@ -13,9 +13,9 @@ use crate::copy::feed::Feed;
 use crate::copy::handover::Way;
 use crate::copy::piece::{Bases, PIECE, Piece};
 use crate::copy::ring::Ring;
+use crate::error::TurnStep;
 use crate::lock::limit::Limit;
-use crate::turn_step::TurnStep;
-use crate::turns::wake_part::WakePart;
+use crate::turns::parts::WakePart;
 use crate::{Result, copy};
 
 /// Chunks on their way back.
@@ -44,7 +44,7 @@ impl<'a> Restoring<'a> {
         for part in parts {
             for range in &part.chunks {
                 let pages: Vec<(u64, Saved)> = backups
-                    .pages(part.room)
+                    .pages(part.arena_id)
                     .range(range.clone())
                     .map(|(at, saved)| (*at, *saved))
                     .collect();

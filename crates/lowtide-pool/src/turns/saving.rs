@@ -15,11 +15,11 @@ use crate::copy::handover::Way;
 use crate::copy::piece::Piece;
 use crate::copy::retry::unmap;
 use crate::copy::ring::Ring;
+use crate::error::TurnStep;
 use crate::lock::limit::Limit;
-use crate::turn_step::TurnStep;
 use crate::turns::changes::{self, Changed, Planner, SleepPlan};
 use crate::turns::leaving::{CopiedBackups, Leaving, SecondLook, Wrong};
-use crate::turns::sleep_part::{HeldChunks, SleepPart};
+use crate::turns::parts::{HeldChunks, SleepPart};
 use crate::{Error, Result, copy};
 
 /// Memory that may be lost is given up when no more than this part of the copies is left: late, in
@@ -38,9 +38,9 @@ pub(crate) struct Saving<'a> {
     pub(crate) carriers: &'a Carriers,
     /// Makes room on the host for pages that are copied after all.
     pub(crate) planner: Planner<'a>,
-    /// The rooms whose content is saved.
+    /// The arenas whose content is saved.
     pub(crate) parts: &'a [&'a SleepPart],
-    /// The rooms whose content may be lost.
+    /// The arenas whose content may be lost.
     pub(crate) lost: &'a [&'a SleepPart],
     /// Checks packed pages on the device.
     pub(crate) checks: bool,
@@ -121,7 +121,7 @@ fn take_again(
         for (index, now) in wrong {
             let (offset, digest) = &mut pages[*index];
             *digest = *now;
-            changed.push(changes::again(backups, part.room, *offset, *now));
+            changed.push(changes::again(backups, part.arena_id, *offset, *now));
         }
     }
     (waiting, changed)

@@ -16,11 +16,13 @@ use crate::copy::ring::Ring;
 use crate::lock::limit::Limit;
 use crate::pool::Pool;
 use crate::state::State;
-use crate::state::tag::Scope;
+use crate::state::arenas::ArenaId;
+use crate::state::tag::{Scope, Tag};
 use crate::turns::Turn;
 use crate::turns::changes::{PageTally, Planner, ToSave};
+use crate::turns::parts::{HeldChunks, SleepPart};
+use crate::turns::parts::{WakePart, without};
 use crate::turns::saving::Saving;
-use crate::turns::sleep_part::{HeldChunks, SleepPart};
 
 impl Pool {
     /// Waits for all work on the device, then puts tags to sleep: their memory leaves the device,
@@ -121,7 +123,7 @@ impl Pool {
                 Carriers::ready(&mut turn.carriers, &self.shared.device, &self.shared.policy)?;
             let backups = &mut turn.backups;
             let to_save: Vec<ToSave<'_>> = saved.iter().map(|part| part.to_save()).collect();
-            let others = self.state()?.awake_rooms();
+            let others = self.state()?.awake_arenas();
             let planner = Planner {
                 device: &self.shared.device,
                 stream: &carriers.checks,
@@ -142,7 +144,7 @@ impl Pool {
             drop(HeldChunks::unmap(all, limit)?);
             // No page is on the device. If none has left either, no page is live.
             for part in saved.iter().filter(|part| part.left.is_empty()) {
-                turn.backups.forget(part.room);
+                turn.backups.forget(part.arena_id);
             }
         }
         turn.backups.shrink();
@@ -153,8 +155,8 @@ impl Pool {
 
 impl SleepPart {
     fn to_save(&self) -> ToSave<'_> {
-        let SleepPart { room, reservation, pages, left, .. } = self;
-        ToSave { room: *room, reservation, pages, left }
+        let SleepPart { arena_id, reservation, pages, left, .. } = self;
+        ToSave { arena_id: *arena_id, reservation, pages, left }
     }
 }
 
@@ -173,11 +175,11 @@ impl State {
     fn plan_sleep(&self, turn: &Turn<'_>) -> Vec<SleepPart> {
         let mut parts = Vec::new();
         for (turning, tag) in turn.tags.iter().enumerate() {
-            for room in tag.rooms() {
-                let arena = &self.rooms[room].arena;
+            for arena_id in tag.arenas() {
+                let arena = &self.arenas[arena_id];
                 parts.push(SleepPart {
                     turning,
-                    room,
+                    arena_id,
                     name: Arc::clone(&self.tags[tag.tag].name),
                     saves: tag.policy == SleepPolicy::Offload,
                     reservation: arena.reservation.clone(),
@@ -202,8 +204,81 @@ impl State {
             for part in own() {
                 let still = part.reservation.mappings().into_iter();
                 let still: Vec<_> = still.map(|Mapping { range, .. }| range).collect();
-                self.rooms[part.room].arena.fall_asleep(&still, &[]);
+                self.arenas[part.arena_id].fall_asleep(&still, &[]);
             }
         }
+    }
+}
+
+impl Pool {
+    /// Takes away what sleeping tags still have on the device. On failure they are asleep as before, and
+    /// nothing is lost.
+    pub(crate) fn finish_sleep(&self, tags: &[Tag], limit: Limit<'_>) -> Result<SleepReport> {
+        if tags.is_empty() {
+            return Ok(SleepReport::default());
+        }
+        let Some(mut turn) = self.begin_turn(Scope::Tags(tags), Phase::Asleep, limit)? else {
+            return Ok(SleepReport::default());
+        };
+        let _change = self.shared.monitor.change("the rest of a sleep");
+        let (all, policy): (Vec<usize>, _) = ((0..turn.tags.len()).collect(), &self.shared.policy);
+        let arenas = self.state()?.plan_wake(&turn, &all, policy);
+        let outcome = self.take_rest(&mut turn, &arenas, limit);
+        if outcome.is_err() {
+            // What its streams were given keeps pages pinned until they are waited for.
+            let settled = turn.carriers.as_ref().map_or(Ok(()), Carriers::settle);
+            if let Err(error) = settled {
+                tracing::warn!(%error, "work of a failed sleep may keep pages pinned for now");
+            }
+        }
+        let mut state = self.state()?;
+        for arena_id in &arenas {
+            state.stay_asleep(arena_id);
+        }
+        drop(state);
+        Ok(SleepReport { tags: all.len(), ..outcome? })
+    }
+
+    fn take_rest(
+        &self,
+        turn: &mut Turn<'_>,
+        arenas: &[WakePart],
+        limit: Limit<'_>,
+    ) -> Result<SleepReport> {
+        arenas.iter().try_for_each(WakePart::clear_the_way)?;
+        let parts = self.state()?.plan_rest(turn, arenas);
+        self.apply_sleep(turn, &parts, limit)
+    }
+}
+
+impl State {
+    /// Lists tags that are asleep and still have memory on the device, which could not be taken away.
+    pub(crate) fn unfinished(&self, scope: Scope<'_>) -> Result<Vec<Tag>> {
+        let mut tags = self.tags.of(scope)?;
+        tags.retain(|tag| {
+            let mapped = |arena_id: ArenaId| self.arenas[arena_id].mapped() > 0;
+            self.tags[*tag].phase() == Phase::Asleep
+                && ArenaId::of_tag(*tag).into_iter().any(mapped)
+        });
+        Ok(tags)
+    }
+
+    fn plan_rest(&self, turn: &Turn<'_>, arenas: &[WakePart]) -> Vec<SleepPart> {
+        let plan = |arena_id: &WakePart| {
+            let (tag, live) =
+                (&turn.tags[arena_id.turning], self.arenas[arena_id.arena_id].live_pages());
+            let left = without(live.clone(), &arena_id.kept);
+            SleepPart {
+                turning: arena_id.turning,
+                arena_id: arena_id.arena_id,
+                name: Arc::clone(&self.tags[tag.tag].name),
+                saves: tag.policy == SleepPolicy::Offload,
+                reservation: arena_id.reservation.clone(),
+                chunks: arena_id.kept.clone(),
+                pages: without(live, &left),
+                left,
+            }
+        };
+        arenas.iter().map(plan).collect()
     }
 }

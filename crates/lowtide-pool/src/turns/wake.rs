@@ -1,6 +1,6 @@
 //! Wake: memory comes back under the addresses that stayed, with its content, checked.
 //!
-//! The room is checked first. Then memory is made, mapped and opened chunk by chunk, and the pieces
+//! The arena is checked first. Then memory is made, mapped and opened chunk by chunk, and the pieces
 //! of each are carried in at once, so that the link is never idle; behind them the digest of every
 //! page is taken and held against the backup's. Until the last one is right the tags are not awake,
 //! and whatever fails before that takes away what was mapped and leaves everything asleep.
@@ -10,25 +10,25 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lowtide_device::digest::Keys;
-use lowtide_device::{Bytes, Stream, processes};
-use lowtide_types::{Phase, SleepPolicy, WakeReport};
+use lowtide_device::{Address, Bytes, Stream, processes};
+use lowtide_types::{LostBlock, Phase, SleepPolicy, WakeReport};
 
-use crate::backups::memory::Memory;
+use crate::backups::slab::Memory;
 use crate::backups::slab::{Form, PAGE};
 use crate::backups::{BackupLocation, Backups};
 use crate::copy::carriers::Carriers;
 use crate::copy::ring::Ring;
+use crate::error::TurnStep;
 use crate::lock::limit::{Limit, Progress};
 use crate::policy::Policy;
 use crate::pool::Pool;
 use crate::pool::pressure::{Pressure, PressureAnswer, ROUNDS_MOST};
 use crate::state::State;
+use crate::state::arenas::ArenaId;
 use crate::state::tag::Scope;
-use crate::turn_step::TurnStep;
 use crate::turns::Turn;
-use crate::turns::losing::Loss;
+use crate::turns::parts::WakePart;
 use crate::turns::restoring::Restoring;
-use crate::turns::wake_part::WakePart;
 use crate::{Error, Result};
 
 impl Pool {
@@ -127,7 +127,7 @@ impl Pool {
         drop(state);
         if outcome.is_ok() && !self.shared.policy.keep_backups {
             for part in &parts {
-                turn.backups.forget(part.room);
+                turn.backups.forget(part.arena_id);
             }
             turn.backups.shrink();
             // A stream that cannot say that it is done would keep what it uses for ever.
@@ -227,7 +227,7 @@ impl Pool {
         page: u64,
         backups: &mut Backups,
     ) -> Result<bool> {
-        let (saved, size) = (backups.pages(part.room)[&page], Bytes(PAGE));
+        let (saved, size) = (backups.pages(part.arena_id)[&page], Bytes(PAGE));
         let to = (&part.reservation, Bytes(page));
         match saved.location {
             BackupLocation::Zero => stream.fill(to, 0, size)?,
@@ -273,9 +273,9 @@ impl State {
         for turning in tags.iter().copied() {
             let tag = &turn.tags[turning];
             let restores = tag.policy == SleepPolicy::Offload;
-            for room in tag.rooms() {
-                let arena = &self.rooms[room].arena;
-                parts.push(WakePart::plan(turning, room, restores, arena, policy));
+            for arena_id in tag.arenas() {
+                let arena = &self.arenas[arena_id];
+                parts.push(WakePart::plan(turning, arena_id, restores, arena, policy));
             }
         }
         parts
@@ -289,17 +289,138 @@ impl State {
             }
             let mut chunks = part.chunks.clone();
             chunks.extend(part.kept.iter().cloned());
-            self.rooms[part.room].arena.wake_up(&chunks);
+            self.arenas[part.arena_id].wake_up(&chunks);
             turn.tags[part.turning].becomes = Phase::Awake;
         }
     }
 
-    /// Records what a sleeping room still has on the device, which is what the device layer says.
+    /// Records what a sleeping arena still has on the device, which is what the device layer says.
     pub(crate) fn stay_asleep(&mut self, part: &WakePart) {
         let mappings = part.reservation.mappings().into_iter();
         let mapped: Vec<_> = mappings.map(|mapping| mapping.range).collect();
-        self.rooms[part.room].arena.fall_asleep(&mapped, &part.mapped_here());
+        self.arenas[part.arena_id].fall_asleep(&mapped, &part.mapped_here());
     }
+}
+
+/// Whether a wake may lose blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    Refused,
+    Accepted,
+}
+
+impl Pool {
+    /// Wakes tags like [`Pool::wake_within`], also where backup pages are bad. Blocks with bytes on such
+    /// a page are lost: [`WakeReport::lost`] names each of them, their addresses stay valid, and their
+    /// content is undefined. Every byte of all other blocks is right.
+    ///
+    /// A lost [`Block`](crate::Block) cannot be read until it was filled or written whole. The pool
+    /// does not see what is written by address: such a block stays lost until it is freed.
+    ///
+    /// # Errors
+    /// As [`Pool::wake_within`], apart from [`Error::Corrupt`].
+    ///
+    /// ```
+    /// # use lowtide_device::{Bytes, Device, HostOptions};
+    /// # use lowtide_pool::{Error, Limit, Pool, Scope};
+    /// # let device = Device::host(HostOptions { budget: Some(Bytes::mib(64)), ..HostOptions::default() })?;
+    /// # let pool = Pool::new(&device)?;
+    /// # let block = pool.block(Bytes::mib(5))?;
+    /// # pool.sleep(Scope::Whole)?;
+    /// match pool.wake(Scope::Whole) {
+    ///     Err(error @ Error::Corrupt { .. }) => {
+    ///         eprintln!("{error}");
+    ///         for block in pool.wake_losing(Scope::Whole, Limit::NONE)?.lost {
+    ///             eprintln!("load again: {:#x} of {}, {}", block.address, block.tag, block.size);
+    ///         }
+    ///     }
+    ///     other => drop(other?),
+    /// }
+    /// # Ok::<(), lowtide_pool::Error>(())
+    /// ```
+    pub fn wake_losing(&self, scope: Scope<'_>, limit: Limit<'_>) -> Result<WakeReport> {
+        self.wake_with(scope, limit, Loss::Accepted)
+    }
+
+    /// Returns the blocks on bad pages and forgets the backups of these pages, or refuses.
+    pub(crate) fn lose(
+        &self,
+        bad: &[(&WakePart, u64)],
+        backups: &mut Backups,
+        loss: Loss,
+    ) -> Result<Vec<LostBlock>> {
+        if bad.is_empty() {
+            return Ok(Vec::new());
+        }
+        let state = self.state()?;
+        if loss == Loss::Refused {
+            return Err(state.corrupt(bad));
+        }
+        let lost = state.blocks_on(bad);
+        drop(state);
+        // Otherwise a sleep that finds the content of then on the page would keep the bad backup.
+        for (part, page) in bad {
+            if let Some(saved) = backups.pages(part.arena_id).remove(page) {
+                backups.give(saved.location);
+            }
+        }
+        tracing::error!(
+            pages = bad.len(),
+            blocks = lost.len(),
+            "backups were bad; blocks are lost"
+        );
+        Ok(lost)
+    }
+}
+
+impl State {
+    /// Records lost blocks, when their tags are awake. What was freed meanwhile is nobody's.
+    pub(crate) fn record_lost(&mut self, blocks: &[LostBlock]) {
+        for LostBlock { address, .. } in blocks {
+            if self.arena_at(Address(*address)).is_ok() {
+                self.lost.insert(*address);
+            }
+        }
+    }
+
+    // The error that names these pages, of which there is one at least.
+    fn corrupt(&self, bad: &[(&WakePart, u64)]) -> Error {
+        let address = |(part, page): &(&WakePart, u64)| address_of(part, *page);
+        let (part, page) = bad[0];
+        let block = self.arenas[part.arena_id].live_block_in(&(page..page + PAGE));
+        Error::Corrupt {
+            tag: self.name_of(part.arena_id),
+            block: address_of(part, block.unwrap_or(page)),
+            page: address(&bad[0]),
+            others: bad[1..].iter().map(address).collect(),
+        }
+    }
+
+    // The blocks of callers with bytes on these pages, each once, by address.
+    fn blocks_on(&self, bad: &[(&WakePart, u64)]) -> Vec<LostBlock> {
+        let mut lost = Vec::new();
+        let mut live = self.live_ranges();
+        live.sort_unstable_by_key(|block| block.start);
+        for block in live {
+            let is_on = |(part, page): &&(&WakePart, u64)| {
+                let start = address_of(part, *page).0;
+                block.start < start + PAGE && start < block.end
+            };
+            if let Some((part, _)) = bad.iter().find(is_on) {
+                let (tag, size) = (self.name_of(part.arena_id), Bytes(block.end - block.start));
+                lost.push(LostBlock { tag, address: block.start, size });
+            }
+        }
+        lost
+    }
+
+    fn name_of(&self, arena_id: ArenaId) -> String {
+        self.tags[arena_id.tag()].name.to_string()
+    }
+}
+
+fn address_of(part: &WakePart, offset: u64) -> Address {
+    part.reservation.address().plus(Bytes(offset))
 }
 
 #[cfg(test)]

@@ -33,8 +33,6 @@ pub mod idle;
 // Of `lowtide-pool`, in its folders.
 #[path = "../../../lowtide-pool/src/error.rs"]
 pub mod error;
-#[path = "../../../lowtide-pool/src/turn_step.rs"]
-pub mod turn_step;
 #[path = "../../../lowtide-pool/src/copy"]
 pub mod copy {
     pub mod handover;

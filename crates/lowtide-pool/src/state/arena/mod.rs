@@ -7,7 +7,6 @@
 
 mod asleep;
 mod chunks;
-mod large;
 mod runs;
 
 use std::collections::{BTreeMap, BTreeSet};

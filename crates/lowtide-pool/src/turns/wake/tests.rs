@@ -1,7 +1,7 @@
 use lowtide_device::{Address, Device, HostOptions};
 
 use super::*;
-use crate::state::room::RoomId;
+use crate::state::arenas::ArenaId;
 use crate::{Block, LostBlock, Policy, StreamId, Tag};
 
 const STREAM: StreamId = StreamId(0);
@@ -13,9 +13,9 @@ fn pool(policy: Policy) -> Pool {
     Pool::builder(&Device::host(options).unwrap()).policy(policy).build().unwrap()
 }
 
-// The room of a tag's large blocks.
-fn large(tag: Tag) -> RoomId {
-    RoomId::new(tag, false)
+// The arena of a tag's large blocks.
+fn large(tag: Tag) -> ArenaId {
+    ArenaId::new(tag, false)
 }
 
 // Blocks of this size lie at odd MiB, so that two of them share a page.
@@ -42,9 +42,9 @@ fn assert_is_full_of(byte: u8, pool: &Pool, block: Address) {
 }
 
 // Flips a bit of a saved page, or flips it back.
-fn flip(pool: &Pool, room: RoomId, page: u64, at: Bytes) {
+fn flip(pool: &Pool, arena_id: ArenaId, page: u64, at: Bytes) {
     let mut state = pool.state().unwrap();
-    let BackupLocation::Page(from) = state.backups.pages(room)[&page].location else {
+    let BackupLocation::Page(from) = state.backups.pages(arena_id)[&page].location else {
         panic!("nothing is stored of page {page}")
     };
     let (memory, at, mut byte) = (state.backups.memory(from.slab), from.offset() + at, [0]);
@@ -60,7 +60,7 @@ fn a_backup_with_one_wrong_bit_is_caught_and_named() {
         let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
         let blocks = [1, 2].map(|byte| block(&pool, weights, byte));
         let other = block(&pool, Tag::default(), 3);
-        let (room, base) = (large(weights), blocks[0]);
+        let (arena_id, base) = (large(weights), blocks[0]);
         pool.sleep(Scope::Whole).unwrap();
         let asleep = pool.counts();
         // The second block begins at 5 MiB: its first page is the first block's last.
@@ -69,7 +69,7 @@ fn a_backup_with_one_wrong_bit_is_caught_and_named() {
             (Bytes::mib(6), Bytes(777), blocks[1]),
             (Bytes::mib(4), Bytes(PAGE - 1), blocks[0]),
         ] {
-            flip(&pool, room, page.0, at);
+            flip(&pool, arena_id, page.0, at);
             for _ in 0..2 {
                 let refused = pool.wake(Scope::Whole).unwrap_err();
                 let Error::Corrupt { tag, block, page: wrong, others } = refused else {
@@ -84,14 +84,14 @@ fn a_backup_with_one_wrong_bit_is_caught_and_named() {
                 assert_eq!(pool.device().usage().unwrap().in_use(), Bytes::ZERO);
                 pool.check();
             }
-            flip(&pool, room, page.0, at);
+            flip(&pool, arena_id, page.0, at);
         }
         // A tag beside it is not held up.
-        flip(&pool, room, 0, Bytes(5));
+        flip(&pool, arena_id, 0, Bytes(5));
         pool.wake(Scope::Tags(&[Tag::default()])).unwrap();
         assert_is_full_of(3, &pool, other);
         assert!(matches!(pool.wake(Scope::Whole), Err(Error::Corrupt { .. })));
-        flip(&pool, room, 0, Bytes(5));
+        flip(&pool, arena_id, 0, Bytes(5));
         assert_eq!(pool.wake(Scope::Whole).unwrap().copied_again, 0);
         assert_is_full_of(1, &pool, blocks[0]);
         assert_is_full_of(2, &pool, blocks[1]);
@@ -125,9 +125,10 @@ fn a_page_that_is_wrong_on_the_device_is_copied_once_more() {
             stream.fill((&reservation, Bytes(page + 9)), 0, Bytes(1)).unwrap();
         }
         let mut backups = std::mem::take(&mut pool.state().unwrap().backups);
-        let room = large(Tag::default());
+        let arena_id = large(Tag::default());
         let (stale, kept, chunks) = (Vec::new(), Vec::new(), Vec::new());
-        let part = WakePart { turning: 0, room, restores: true, reservation, stale, kept, chunks };
+        let part =
+            WakePart { turning: 0, arena_id, restores: true, reservation, stale, kept, chunks };
         for page in [0, PAGE] {
             assert!(pool.copy_again(&stream, &part, page, &mut backups).unwrap());
         }

@@ -1,21 +1,106 @@
-//! A room that wakes: which chunks are made, and what a failed wake takes away again.
+//! Arenas that fall asleep and wake: their chunks, how they leave their addresses, and what a failed
+//! wake takes away again.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use lowtide_device::{Bytes, Reservation};
+use lowtide_device::{Bytes, Chunk, Reservation};
 
 use crate::Result;
 use crate::backups::slab::PAGE;
-use crate::copy::retry::unmap;
+use crate::copy::retry::{twice, unmap};
+use crate::error::TurnStep;
+use crate::lock::limit::{Limit, Progress};
 use crate::policy::{Policy, equal_part};
 use crate::state::arena::Arena;
-use crate::state::room::RoomId;
+use crate::state::arenas::ArenaId;
 
-/// A room that wakes.
+/// An arena that falls asleep.
+pub(crate) struct SleepPart {
+    /// Which of the turn's tags it belongs to.
+    pub(crate) turning: usize,
+    pub(crate) arena_id: ArenaId,
+    /// The name of its tag.
+    pub(crate) name: Arc<str>,
+    /// Set where its content is saved, rather than lost.
+    pub(crate) saves: bool,
+    pub(crate) reservation: Reservation,
+    pub(crate) chunks: Vec<Range<u64>>,
+    /// Runs of pages with live bytes on them.
+    pub(crate) pages: Vec<Range<u64>>,
+    /// Runs of pages with live bytes that have left the device before: their backups stay.
+    pub(crate) left: Vec<Range<u64>>,
+}
+
+impl SleepPart {
+    pub(crate) fn size(&self) -> Bytes {
+        Bytes(self.chunks.iter().map(|chunk| chunk.end - chunk.start).sum())
+    }
+
+    /// Returns whether it still has all its memory, as the device layer says.
+    pub(crate) fn is_whole(&self) -> bool {
+        let mappings = self.reservation.mappings();
+        let ranges = mappings.iter().map(|mapping| &mapping.range);
+        mappings.iter().all(|mapping| mapping.is_open) && ranges.eq(self.chunks.iter())
+    }
+}
+
+/// Chunks that left their addresses and still hold their content. Dropping them frees the memory.
+#[derive(Default)]
+pub(crate) struct HeldChunks {
+    list: Vec<(Reservation, Range<u64>, Chunk)>,
+}
+
+impl HeldChunks {
+    /// Takes all chunks of these parts from their addresses, or none.
+    pub(crate) fn unmap<'a>(
+        parts: impl Iterator<Item = &'a SleepPart> + Clone,
+        limit: Limit<'_>,
+    ) -> Result<HeldChunks> {
+        let (total, mut done) = (parts.clone().map(SleepPart::size).sum(), Bytes::ZERO);
+        let mut held = HeldChunks::default();
+        for (part, range) in
+            parts.flat_map(|part| part.chunks.iter().map(move |range| (part, range)))
+        {
+            let taken = limit
+                .ask(TurnStep::Unmapping, || Progress { done, total })
+                .and_then(|()| Ok(unmap(&part.reservation, range)?));
+            match taken {
+                Ok(chunk) => {
+                    done += chunk.size();
+                    held.list.push((part.reservation.clone(), range.clone(), chunk));
+                }
+                Err(error) => {
+                    held.put_back();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(held)
+    }
+
+    /// Puts the chunks back under their addresses. What cannot be put back is missing when the turn is
+    /// recorded: its tag is asleep then.
+    pub(crate) fn put_back(self) {
+        for (reservation, range, chunk) in self.list {
+            let (at, size) = (Bytes(range.start), chunk.size());
+            let mapped =
+                reservation.map(at, chunk).or_else(|refused| reservation.map(at, refused.chunk));
+            let opened = mapped
+                .map_err(lowtide_device::Error::from)
+                .and_then(|()| twice(|| reservation.open(at, size)));
+            if let Err(error) = opened {
+                tracing::error!(%error, "memory could not be put back; its tag is asleep");
+            }
+        }
+    }
+}
+
+/// An arena that wakes.
 pub(crate) struct WakePart {
     /// Which of the turn's tags it belongs to.
     pub(crate) turning: usize,
-    pub(crate) room: RoomId,
+    pub(crate) arena_id: ArenaId,
     /// Set where its content comes back, rather than being undefined.
     pub(crate) restores: bool,
     pub(crate) reservation: Reservation,
@@ -28,10 +113,10 @@ pub(crate) struct WakePart {
 }
 
 impl WakePart {
-    /// Plans chunks under the live pages of a room.
+    /// Plans chunks under the live pages of an arena.
     pub(crate) fn plan(
         turning: usize,
-        room: RoomId,
+        arena_id: ArenaId,
         restores: bool,
         arena: &Arena,
         policy: &Policy,
@@ -43,7 +128,7 @@ impl WakePart {
         let missing = without(runs, &kept);
         let chunks = missing.into_iter().flat_map(|run| cut(&run, policy)).collect();
         let reservation = arena.reservation.clone();
-        WakePart { turning, room, restores, reservation, stale, kept, chunks }
+        WakePart { turning, arena_id, restores, reservation, stale, kept, chunks }
     }
 
     pub(crate) fn size(&self) -> Bytes {
