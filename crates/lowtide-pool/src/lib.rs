@@ -18,6 +18,8 @@ mod turns;
 pub use ahead::{AheadNext, AheadReport};
 pub use error::{Error, Result, TurnStep};
 pub use lock::limit::Limit;
+#[doc(hidden)]
+pub use policy::Numbers;
 pub use policy::Policy;
 pub use pool::block::Block;
 pub use pool::fence::{Fence, StreamFence, StreamId};

@@ -35,9 +35,7 @@ pub(crate) struct ProgramContext {
 /// Each allocation has chunks of its own, as few as possible; no arena for small blocks, which there are
 /// none of. The driver takes long to suspend a process that has much registered memory.
 fn policy() -> Policy {
-    let policy = Policy::default().apart(true).chunk_most(Bytes::mib(512)).small_most(Bytes::ZERO);
-    // Kernels that help to copy pay off within 0.1 s of a sleep. A wake here comes later, and is slower with them.
-    let policy = policy.kernel_copies(Bytes::ZERO);
+    let policy = Policy::default().apart(Some(Bytes::mib(512)));
     if settings::suspends_when_idle() { policy.direct_backups(Bytes::ZERO) } else { policy }
 }
 

@@ -31,7 +31,7 @@ impl VirtualPool {
         let chunks =
             VirtualChunks { device: device.clone(), properties, handles: Arc::clone(&handles) };
         let device = Device::new(chunks);
-        let policy = policy.chunk_most(Bytes(u64::MAX));
+        let policy = policy.apart(Some(Bytes(u64::MAX)));
         Ok(VirtualPool { pool: Pool::builder(&device).policy(policy).build()?, handles })
     }
 

@@ -1,19 +1,14 @@
-//! The stream that reads pages ahead of time, and how memory is taken from under it.
+//! The pages that a step reads ahead of time, and how memory is taken from under it.
 
 use std::ops::Range;
-use std::sync::OnceLock;
 
-use lowtide_device::{Device, Result, Stream};
-
-use crate::copy::retry::twice;
 use crate::lock::sync::{Condvar, Mutex, lock, wait};
 use crate::state::arenas::ArenaId;
 
-/// The stream of all steps, made by the first and kept, and the pages that it reads. A thread that unmaps such
+/// The pages that a step reads. A thread that unmaps such
 /// a page waits: no page goes while a copy reads it, and no page is kept for longer than one read.
 #[derive(Default)]
 pub(crate) struct PageReader {
-    stream: OnceLock<Stream>,
     /// The read that is under way, from the first page to the last.
     read: Mutex<Option<(ArenaId, Range<u64>)>>,
     ended: Condvar,
@@ -24,15 +19,6 @@ pub(crate) struct PageReader {
 pub(crate) const READS_MOST: u32 = 2;
 
 impl PageReader {
-    /// Returns the stream, made if there is none. On CUDA a stream without a priority has the lowest.
-    pub(super) fn stream(&self, device: &Device) -> Result<&Stream> {
-        if let Some(stream) = self.stream.get() {
-            return Ok(stream);
-        }
-        let made = device.stream()?;
-        Ok(self.stream.get_or_init(|| made))
-    }
-
     /// Begins to read pages of an arena. The read ends when the result is dropped; the work must have been waited
     /// for by then.
     pub(super) fn begin(&self, arena_id: ArenaId, pages: Range<u64>) -> PageRead<'_> {
@@ -51,11 +37,6 @@ impl PageReader {
         while reads(&read) {
             read = wait(&self.ended, read);
         }
-    }
-
-    /// After a read that failed: waits for everything that was given to the stream, which then keeps no page.
-    pub(crate) fn settle(&self) -> Result<()> {
-        self.stream.get().map_or(Ok(()), |stream| twice(|| stream.synchronize()))
     }
 }
 

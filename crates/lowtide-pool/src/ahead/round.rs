@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use lowtide_device::digest::Digest;
-use lowtide_device::{Bytes, Reservation, Result};
+use lowtide_device::{Bytes, Reservation};
 
-use super::copier::Copier;
-use super::reader::PageReader;
-use crate::backups::slab::PAGE;
-use crate::backups::{BackupPage, Backups};
+use crate::backups::BackupPage;
+use crate::copy::packing::Ring;
+use crate::policy::PAGE;
 use crate::state::arenas::ArenaId;
 
 /// The result of one step of [`Pool::back_up_some`](crate::Pool::back_up_some).
@@ -46,12 +45,12 @@ pub(crate) struct Ahead {
     has_round: bool,
     /// The arenas of this round that no step has entered, the next one last.
     arenas: Vec<ArenaId>,
-    place: Option<Place>,
+    visit: Option<Visit>,
     tally: RoundTally,
     /// The digests of pages that are not saved, when a step last looked.
     seen: BTreeMap<ArenaId, BTreeMap<u64, Digest>>,
-    /// Device memory and a staging buffer, from the first copy until nothing is left to copy.
-    pub(crate) copier: Option<Copier>,
+    /// Device memory for copies, from the first until nothing is left to copy.
+    pub(crate) ring: Option<Ring>,
     /// Slots to which a copy that failed may still write, and those that were meant for the next ones.
     pub(super) unsure: Vec<BackupPage>,
     /// Set where a step failed, until its stream was waited for.
@@ -69,7 +68,7 @@ struct RoundTally {
 }
 
 /// The arena that is being looked at.
-pub(super) struct Place {
+pub(super) struct Visit {
     pub(super) arena_id: ArenaId,
     pub(super) reservation: Reservation,
     /// The pages with live bytes when the arena was entered, in order.
@@ -80,10 +79,10 @@ pub(super) struct Place {
     is_new: bool,
 }
 
-impl Place {
-    pub(super) fn new(arena_id: ArenaId, reservation: Reservation, live: &[Range<u64>]) -> Place {
+impl Visit {
+    pub(super) fn new(arena_id: ArenaId, reservation: Reservation, live: &[Range<u64>]) -> Visit {
         let pages = live.iter().flat_map(|run| run.clone().step_by(PAGE as usize)).collect();
-        Place { arena_id, reservation, pages, at: 0, is_new: true }
+        Visit { arena_id, reservation, pages, at: 0, is_new: true }
     }
 
     /// Returns the next pages, at most so many.
@@ -117,33 +116,33 @@ impl Ahead {
     }
 
     /// Returns an arena to enter, of those that are still saved, unless a step is in one.
-    pub(super) fn next_room(&mut self, is_saved: impl Fn(&ArenaId) -> bool) -> Option<ArenaId> {
+    pub(super) fn next_arena(&mut self, is_saved: impl Fn(&ArenaId) -> bool) -> Option<ArenaId> {
         let is_open =
-            |place: &Place| is_saved(&place.arena_id) && (place.is_new || !place.is_done());
-        if self.place.as_ref().is_some_and(is_open) {
+            |visit: &Visit| is_saved(&visit.arena_id) && (visit.is_new || !visit.is_done());
+        if self.visit.as_ref().is_some_and(is_open) {
             return None;
         }
-        self.place = None;
+        self.visit = None;
         std::iter::from_fn(|| self.arenas.pop()).find(is_saved)
     }
 
-    pub(super) fn enter(&mut self, place: Place) {
-        self.place = Some(place);
+    pub(super) fn enter(&mut self, visit: Visit) {
+        self.visit = Some(visit);
     }
 
-    pub(super) fn place(&self) -> Option<&Place> {
-        self.place.as_ref()
+    pub(super) fn visit(&self) -> Option<&Visit> {
+        self.visit.as_ref()
     }
 
     /// Begins with an arena: forgets its pages without live bytes.
     pub(super) fn forget_dead(&mut self) {
-        if let Some(place) = &mut self.place {
-            place.is_new = false;
+        if let Some(visit) = &mut self.visit {
+            visit.is_new = false;
         }
-        if let Some(place) = &self.place
-            && let Some(seen) = self.seen.get_mut(&place.arena_id)
+        if let Some(visit) = &self.visit
+            && let Some(seen) = self.seen.get_mut(&visit.arena_id)
         {
-            seen.retain(|page, _| place.has(*page));
+            seen.retain(|page, _| visit.has(*page));
         }
     }
 
@@ -173,8 +172,8 @@ impl Ahead {
 
     /// Records that a group of pages is done, all of them or those before one.
     pub(super) fn advance(&mut self, group: &[u64], before: Option<u64>) {
-        if let Some(place) = &mut self.place {
-            place.at += match before {
+        if let Some(visit) = &mut self.visit {
+            visit.at += match before {
                 Some(left) => group.partition_point(|page| *page < left),
                 None => group.len(),
             };
@@ -184,25 +183,15 @@ impl Ahead {
     /// Ends a step that saved so many pages, and the round where this was its last.
     pub(super) fn end_of_step(&mut self, saved: usize) -> AheadNext {
         self.tally.saved += saved;
-        if !self.arenas.is_empty() || self.place.as_ref().is_some_and(|place| !place.is_done()) {
+        if !self.arenas.is_empty() || self.visit.as_ref().is_some_and(|visit| !visit.is_done()) {
             return AheadNext::More;
         }
-        (self.has_round, self.place) = (false, None);
+        (self.has_round, self.visit) = (false, None);
         match std::mem::take(&mut self.tally) {
             RoundTally { saved: 0, new: 0, refused: 0 } => AheadNext::Nothing,
             RoundTally { saved: 0, new: 0, .. } => AheadNext::NoRoom,
             RoundTally { .. } => AheadNext::More,
         }
-    }
-
-    /// After a step that failed: waits for its work, and takes the slots back that it may have written to.
-    pub(super) fn settle(&mut self, backups: &mut Backups, reader: &PageReader) -> Result<()> {
-        if self.is_unsettled {
-            reader.settle()?;
-            self.unsure.drain(..).for_each(|slot| backups.give_up(slot));
-            self.is_unsettled = false;
-        }
-        Ok(())
     }
 
     /// Returns the slots that are neither free nor used.

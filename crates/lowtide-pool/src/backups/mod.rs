@@ -5,20 +5,22 @@
 //! a slab, or nowhere where it is all zeros. All slots of a slab have one form, raw or packed; a slab
 //! that nothing uses can take the other one.
 
+pub(crate) mod changed;
 pub(crate) mod slab;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lowtide_device::digest::{Digest, Keys, PAGE_BYTES};
+use lowtide_device::digest::{Digest, Keys};
 use lowtide_device::headroom;
-use lowtide_device::packing::{self, PackedFault};
+use lowtide_device::packing::PackedFault;
 use lowtide_device::{Bytes, Device};
 
 use crate::Result;
-use crate::backups::slab::Memory;
-use crate::backups::slab::{Form, PAGE, Slab};
+use crate::backups::slab::{Memory, Slab};
+use crate::copy::packing::Form;
 use crate::error::TurnStep;
 use crate::lock::limit::{Limit, Progress};
+use crate::policy::PAGE;
 use crate::state::arenas::ArenaId;
 
 /// A slot of a slab, which holds one page.
@@ -78,28 +80,16 @@ impl Backups {
         self.arenas.get(&arena_id)?.get(&offset)
     }
 
-    /// Computes the digest of a backup page on the host, of its content where it is packed. A packed page
-    /// that is no such page has none.
+    /// Computes the digest of a backup page's content on the host. A packed page that is no such page has
+    /// none.
     pub(crate) fn digest_of(&self, page: BackupPage) -> Result<Option<Digest>> {
-        let bytes = self.read(page)?;
-        let content = match page.form {
-            Form::Raw => bytes,
-            Form::Packed if packing::check(&bytes).is_err() => return Ok(None),
-            Form::Packed => {
-                let mut content = vec![0; PAGE_BYTES];
-                packing::unpack(&bytes, &mut content);
-                content
-            }
-        };
-        Ok(Some(Keys::of_this_process().digest(&content)))
+        let content = page.form.content(self.read(page)?).ok();
+        Ok(content.map(|content| Keys::of_this_process().digest(&content)))
     }
 
     /// Returns what is wrong with a packed page by itself, for the log.
     pub(crate) fn fault_of(&self, page: BackupPage) -> Result<Option<PackedFault>> {
-        match page.form {
-            Form::Raw => Ok(None),
-            Form::Packed => Ok(packing::check(&self.read(page)?).err()),
-        }
+        Ok(page.form.content(self.read(page)?).err())
     }
 
     fn read(&self, page: BackupPage) -> Result<Vec<u8>> {

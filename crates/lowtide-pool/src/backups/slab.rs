@@ -2,36 +2,17 @@
 
 use std::sync::Arc;
 
-use lowtide_device::digest::PAGE_BYTES;
 use lowtide_device::headroom::HostGrant;
-use lowtide_device::packing::PACKED_BYTES;
 use lowtide_device::{Bytes, Device, HostMemory, HostPages, Result as DeviceResult};
 
 use crate::Result;
+use crate::copy::packing::Form;
+use crate::policy::PAGE;
 
-/// The size of a page of backups and digests.
-pub(crate) const PAGE: u64 = PAGE_BYTES as u64;
 /// The most memory of a slab.
 const SLAB_BYTES: u64 = 256 * PAGE;
 
-/// The form in which a slot holds a page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Form {
-    /// As it is on the device.
-    Raw,
-    /// Packed ([`lowtide_device::packing`]).
-    Packed,
-}
-
 impl Form {
-    /// Returns the size of a slot.
-    pub(crate) const fn bytes(self) -> u64 {
-        match self {
-            Form::Raw => PAGE,
-            Form::Packed => PACKED_BYTES as u64,
-        }
-    }
-
     /// Returns how many slots fit whole pages of so much memory.
     pub(crate) fn fit(self, memory: Bytes) -> u64 {
         memory.0 / PAGE * PAGE / self.bytes()

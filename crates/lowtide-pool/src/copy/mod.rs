@@ -1,104 +1,122 @@
-//! Carrying bytes between the device and backups.
+//! Copies between the device and backups: one path for sleeps, wakes and backups ahead of time.
 //!
 //! Registered memory is what the link runs at full speed with, but it costs the device page tables
 //! for as long as it is registered: for the backups of a model more than a sleeping process should
 //! hold. So most of them are plain pages, and there are a few registered staging buffers. One thread
-//! speaks with the driver and keeps the link busy; others copy between buffers and pages of the host.
+//! submits copies to the driver and keeps the link busy; others copy between buffers and pages of the host.
 //! A part of the backups is registered all the same: its pieces go over the link whenever no buffer
 //! is ready for it, so that it is busy where the processor cannot keep up.
 
-pub(crate) mod carriers;
-pub(crate) mod feed;
-pub(crate) mod handover;
-pub(crate) mod haul;
-pub(crate) mod lanes;
+pub(crate) mod packing;
 pub(crate) mod piece;
+pub(crate) mod queue;
 pub(crate) mod retry;
-pub(crate) mod ring;
-pub(crate) mod shares;
+pub(crate) mod streams;
+pub(crate) mod transfer;
 
 use std::thread;
 
-use crate::copy::carriers::Carriers;
-use crate::copy::feed::Feed;
-use crate::copy::haul::Lane;
-use crate::copy::ring::Ring;
-use crate::copy::shares::Mover;
+use crate::copy::packing::Ring;
+use crate::copy::piece::Piece;
+use crate::copy::queue::{CopyWork, Depth, Job, QueuedPiece, copy_all, submit_all};
+use crate::copy::streams::{CopyStreams, Engine};
+use crate::copy::transfer::{COPY_ENGINE_DEPTH, KERNELS_DEPTH, Transfer, Work};
 use crate::lock::limit::Limit;
 use crate::{Error, Result};
 
-/// More threads than this get in the way of the one that speaks with the driver (measured on 16 cores:
-/// 4 reach half of the link, 12 0.96 of it, 14 less).
+/// More threads than this get in the way of the one that submits (measured on 16 cores: 4 reach half of
+/// the link, 12 0.96 of it, 14 less).
 const THREADS_MOST: usize = 12;
 
-/// Carries the pieces of a feed until it is closed and empty, while `meanwhile` runs. The first failure
+/// Copies the pieces of a transfer until it is closed and empty, while `meanwhile` runs. The first failure
 /// of any thread ends everything, and so does the limit, which is asked before each piece and each
 /// part of one.
-pub(crate) fn carry(
-    carriers: &Carriers,
-    feed: &Feed,
+pub(crate) fn run(
+    streams: &CopyStreams,
+    transfer: &Transfer,
     ring: Option<&Ring>,
     limit: Limit<'_>,
     meanwhile: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    // Where there are many, some are left to the thread that speaks with the driver and the caller's.
+    // Where there are many, some are left to the submitting thread and the caller's.
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let threads = (cores - cores / 4).min(THREADS_MOST).min(feed.parts);
-    let handover = &feed.handover;
-    handover.lend(std::mem::take(&mut *carriers.buffers()));
-    let movers = if carriers.has_two_lanes(feed) {
-        &[Mover::CopyEngine, Mover::Kernels][..]
-    } else {
-        &[Mover::CopyEngine][..]
+    let threads = (cores - cores / 4).min(THREADS_MOST).min(transfer.parts);
+    let queue = &transfer.queue;
+    queue.lend(std::mem::take(&mut *streams.buffers()));
+    let engines = transfer.engines(ring);
+    let work = |engine: &Engine| {
+        let depth = match engine {
+            _ if engines.len() == 1 => Depth::ALONE,
+            Engine::CopyEngine => COPY_ENGINE_DEPTH,
+            Engine::Kernels => KERNELS_DEPTH,
+        };
+        Work { streams, transfer, ring, limit, engine: *engine, depth }
     };
-    let all: Vec<Lane<'_>> =
-        movers.iter().map(|mover| Lane { carriers, feed, ring, limit, mover: *mover }).collect();
+    let all: Vec<Work<'_>> = engines.iter().map(work).collect();
+    let all = &all;
     let outcome = thread::scope(|scope| {
-        let _panic = EndAll(feed);
-        let driving = |lane: &Lane<'_>| {
-            let _panic = EndAll(lane.feed);
-            handover.watch(lanes::drive(handover, lane));
-        };
-        let lane = &all[0];
-        let copying = move || {
-            let _panic = EndAll(lane.feed);
-            handover.watch(lanes::copy(handover, lane));
-        };
+        let _panic = EndAll(transfer);
         let refused = |source| {
             let operation = "starting a thread to copy";
-            handover.watch(Err(lowtide_device::Error::Os { operation, source }.into()));
+            queue.end_if_failed(Err(lowtide_device::Error::Os { operation, source }.into()));
         };
-        let named = || thread::Builder::new().name("lowtide-carrier".to_owned());
-        for lane in &all {
-            named().spawn_scoped(scope, move || driving(lane)).map_or_else(refused, drop);
-        }
-        for _ in 0..threads {
-            named().spawn_scoped(scope, copying).map_or_else(refused, drop);
+        // The first ones submit, one for each engine; the others copy.
+        let run = |number: usize| {
+            let _panic = EndAll(transfer);
+            queue.end_if_failed(match all.get(number) {
+                Some(work) => submit_all(queue, work),
+                None => copy_all(queue, &all[0]),
+            });
+        };
+        for number in 0..all.len() + threads {
+            let named = thread::Builder::new().name("lowtide-copy".to_owned());
+            named.spawn_scoped(scope, move || run(number)).map_or_else(refused, drop);
         }
         let outcome = match meanwhile() {
             // Whoever is stopped stops the others; any other failure is told once they are done.
             stopped @ Err(Error::Stopped { .. }) => {
-                handover.watch(stopped);
+                queue.end_if_failed(stopped);
                 Ok(())
             }
             outcome => outcome,
         };
-        handover.close();
+        queue.close();
         outcome
     });
-    let (buffers, carried) = handover.end();
-    carriers.buffers().extend(buffers);
+    let (buffers, copied) = queue.end();
+    streams.buffers().extend(buffers);
     outcome?;
-    carried
+    copied
 }
 
-/// Ends everybody if its thread panics, so that nobody waits for it; the panic goes on to the caller.
-struct EndAll<'a>(&'a Feed);
+/// Copies pieces on the calling thread, one after another, each to its end.
+pub(crate) fn run_here(
+    streams: &CopyStreams,
+    transfer: &Transfer,
+    ring: Option<&Ring>,
+    pieces: impl IntoIterator<Item = Piece>,
+) -> Result<()> {
+    let (engine, depth) = (Engine::CopyEngine, Depth::ALONE);
+    let work = Work { streams, transfer, ring, limit: Limit::NONE, engine, depth };
+    for piece in pieces {
+        let parts = piece.parts();
+        let job = Job::new(piece, if parts == 0 { None } else { Some(streams.take_buffer()?) });
+        let submitted = work.submit(&job)?;
+        work.wait(&job, submitted)?;
+        (0..parts).try_for_each(|part| work.copy(&job, part))?;
+        streams.buffers().extend(job.buffer.clone());
+        work.arrived(&job.piece);
+    }
+    Ok(())
+}
+
+/// Ends all threads if its own panics, so that none waits for it; the panic goes on to the caller.
+struct EndAll<'a>(&'a Transfer);
 
 impl Drop for EndAll<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.handover.watch(Err(Error::Broken { during: "a copy" }));
+            self.0.queue.end_if_failed(Err(Error::Broken { during: "a copy" }));
         }
     }
 }
@@ -106,7 +124,6 @@ impl Drop for EndAll<'_> {
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
-
     use std::sync::atomic::Ordering::Relaxed;
 
     use lowtide_device::headroom::grant;
@@ -114,21 +131,18 @@ mod tests {
     use lowtide_testing::noise::first_other;
 
     use super::*;
-    use crate::backups::slab::Form;
     use crate::backups::slab::Memory;
-    use crate::copy::carriers::{COPY_ENGINE_ROOM, KERNELS_ROOM, NO_ROOM};
-    use crate::copy::handover::{LaneRoom, Way};
-    use crate::copy::piece::{Bases, Piece};
+    use crate::copy::packing::{self, Form, PieceForm};
+    use crate::copy::queue::Direction;
     use crate::lock::limit::Progress;
-    use crate::policy::Policy;
+    use crate::policy::{PAGE, Policy};
 
-    const PAGE: u64 = 2 << 20;
     /// The sizes of pieces in pages: more pieces than buffers, some shorter than a whole piece.
     const SIZES: [u64; 12] = [4, 4, 1, 4, 3, 4, 4, 4, 2, 4, 4, 4];
 
     /// Pieces one behind the other on the device; on the host those of one kind are.
     struct World {
-        carriers: Carriers,
+        streams: CopyStreams,
         reservation: Reservation,
         /// The location of each piece on the host.
         places: Vec<(Memory, Bytes)>,
@@ -138,8 +152,11 @@ mod tests {
         // `is_direct` says which pieces are.
         fn new(is_direct: impl Fn(usize) -> bool) -> World {
             let size = Bytes(SIZES.iter().sum::<u64>() * PAGE);
-            let device =
-                Device::host(HostOptions { budget: Some(size), small_pages: true }).unwrap();
+            let device = Device::host(HostOptions {
+                budget: Some(size + Bytes::mib(128)),
+                small_pages: true,
+            })
+            .unwrap();
             let reservation = device.reserve(size).unwrap();
             reservation.map(Bytes::ZERO, device.create(size).unwrap()).unwrap();
             reservation.open(Bytes::ZERO, size).unwrap();
@@ -155,7 +172,7 @@ mod tests {
             });
             let places = places.collect();
             World {
-                carriers: Carriers::new(&device, &Policy::default()).unwrap(),
+                streams: CopyStreams::new(&device, &Policy::default()).unwrap(),
                 reservation,
                 places,
             }
@@ -167,40 +184,65 @@ mod tests {
             let places = SIZES.iter().zip(&self.places).enumerate();
             let pieces = places.map(|(number, (pages, (memory, at)))| {
                 let (reservation, memory) = (self.reservation.clone(), memory.clone());
-                let (size, at) = (Bytes(pages * PAGE), *at);
-                offset += size.0;
-                let offset = offset - size.0;
-                let (form, bases) = (Form::Raw, Bases::default());
-                Piece { chunk: number, reservation, offset, memory, at, size, form, bases }
+                let (form, at) = (PieceForm::new(Form::Raw, *pages as usize), *at);
+                offset += pages * PAGE;
+                let offset = offset - pages * PAGE;
+                Piece { chunk: number, reservation, offset, memory, at, form }
             });
             pieces.collect()
         }
 
-        fn feed(&self, way: Way) -> Feed {
-            Feed::new(way, SIZES.len(), self.pieces())
+        // The same, packed.
+        fn packed(&self) -> Vec<Piece> {
+            let mut pieces = self.pieces();
+            for piece in &mut pieces {
+                let pages = piece.offset..piece.offset + piece.form.size().0;
+                let looked = packing::look(&self.streams.checks, &self.reservation, &[pages]);
+                piece.form = PieceForm::with_bases(Form::Packed, looked.unwrap().into_iter());
+            }
+            pieces
         }
 
-        fn carry(&self, way: Way) -> Result<()> {
-            self.carry_altered(way, |_| ())
+        // The byte that each piece consists of on the device.
+        fn bytes_on_device(&self) -> Vec<u8> {
+            let buffer = self.streams.buffer().unwrap();
+            let byte = |piece: Piece| {
+                let (from, size) = ((&self.reservation, Bytes(piece.offset)), piece.form.size());
+                self.streams.checks.copy_out(from, (&buffer, Bytes::ZERO), size).unwrap();
+                self.streams.checks.synchronize().unwrap();
+                let mut bytes = vec![0; size.as_usize()];
+                buffer.read(Bytes::ZERO, &mut bytes).unwrap();
+                assert_eq!(first_other(&bytes, bytes[0]), None);
+                bytes[0]
+            };
+            self.pieces().into_iter().map(byte).collect()
+        }
+
+        fn transfer(&self, direction: Direction) -> Transfer {
+            Transfer::new(direction, SIZES.len(), self.pieces())
+        }
+
+        fn copy(&self, direction: Direction) -> Result<()> {
+            self.copy_altered(direction, |_| ())
         }
 
         // All pieces; half of them are fed only when some of the others have arrived.
-        fn carry_altered(&self, way: Way, alter: impl Fn(&mut Piece)) -> Result<()> {
-            let (feed, mut pieces) = (self.feed(way), self.pieces());
+        fn copy_altered(&self, direction: Direction, alter: impl Fn(&mut Piece)) -> Result<()> {
+            let (transfer, mut pieces) = (self.transfer(direction), self.pieces());
             pieces.iter_mut().for_each(alter);
             let late = pieces.split_off(SIZES.len() / 2);
-            feed.add(pieces);
-            let outcome = carry(&self.carriers, &feed, None, Limit::NONE, || {
+            transfer.queue.add(pieces);
+            let outcome = run(&self.streams, &transfer, None, Limit::NONE, || {
                 let some = |left: &[usize]| left.iter().filter(|left| **left == 0).nth(2).map(drop);
-                if feed.handover.wait_until(some).is_some() {
+                if transfer.queue.wait_until(some).is_some() {
                     for piece in late {
-                        feed.add([piece]);
+                        transfer.queue.add([piece]);
                     }
                 }
                 Ok(())
             });
             // Each piece arrived once.
-            let Progress { done, total } = feed.progress();
+            let Progress { done, total } = transfer.progress();
             assert_eq!(done == total, outcome.is_ok(), "{done} of {total}");
             outcome
         }
@@ -237,75 +279,142 @@ mod tests {
         for world in worlds() {
             for turn in 0..3 {
                 let byte = |number: usize| (turn * 16 + number + 1) as u8;
-                for way in [Way::In, Way::Out] {
-                    world.write(|number| if way == Way::In { byte(number) } else { 0 });
-                    world.carry(way).unwrap();
+                for direction in [Direction::In, Direction::Out] {
+                    world.write(|number| if direction == Direction::In { byte(number) } else { 0 });
+                    world.copy(direction).unwrap();
                 }
                 world.assert_holds(byte);
             }
         }
     }
 
-    // Whichever lane is faster takes more pieces; here the kernels' takes all.
+    // Packed pieces go through the ring, or kernels read them from the host; whichever engine is faster takes
+    // more of them, and here each takes all.
     #[test]
-    fn kernels_bring_in_what_the_copy_engine_leaves() {
+    fn packed_pieces_arrive_by_either_engine() {
         for world in worlds() {
             let byte = |number: usize| number as u8 + 1;
             world.write(byte);
-            let feed = world.feed(Way::In);
-            feed.add(world.pieces());
-            feed.handover.close();
-            let (mover, limit) = (Mover::Kernels, Limit::NONE);
-            let lane = Lane { carriers: &world.carriers, feed: &feed, ring: None, limit, mover };
-            thread::scope(|scope| {
-                scope.spawn(|| feed.handover.watch(lanes::copy(&feed.handover, &lane)));
-                lanes::drive(&feed.handover, &lane).unwrap();
-            });
-            assert_eq!(world.carriers.read.load(Relaxed), SIZES.len());
-            world.write(|_| 0);
-            world.carry(Way::Out).unwrap();
-            world.assert_holds(byte);
+            world.copy(Direction::In).unwrap();
+            let ring = world.streams.ring_of_sleep(&Policy::default()).unwrap();
+            let packed = world.packed();
+            let transfer = Transfer::new(Direction::Out, SIZES.len(), &packed);
+            transfer.queue.add(packed.clone());
+            run(&world.streams, &transfer, Some(&ring), Limit::NONE, || Ok(())).unwrap();
+            for (engine, ring) in [
+                (Engine::CopyEngine, Some(&ring)),
+                (Engine::CopyEngine, None),
+                (Engine::Kernels, Some(&ring)),
+            ] {
+                let all = (&world.reservation, Bytes::ZERO);
+                world.streams.checks.fill(all, 0, world.reservation.size()).unwrap();
+                world.streams.checks.synchronize().unwrap();
+                let transfer = &Transfer::new(Direction::In, SIZES.len(), &packed);
+                assert_eq!(transfer.engines(ring).len(), 1 + usize::from(ring.is_some()));
+                transfer.queue.add(packed.clone());
+                transfer.queue.close();
+                let (streams, limit, depth) = (&world.streams, Limit::NONE, KERNELS_DEPTH);
+                let work = &Work { streams, transfer, ring, limit, engine, depth };
+                let read = world.streams.read.load(Relaxed);
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        transfer.queue.end_if_failed(copy_all(&transfer.queue, work));
+                    });
+                    submit_all(&transfer.queue, work).unwrap();
+                });
+                let by_kernels = if engine == Engine::Kernels { SIZES.len() } else { 0 };
+                assert_eq!(world.streams.read.load(Relaxed) - read, by_kernels);
+                assert_eq!(
+                    world.bytes_on_device(),
+                    SIZES.iter().enumerate().map(|(number, _)| byte(number)).collect::<Vec<_>>()
+                );
+            }
         }
     }
 
     #[test]
-    fn a_second_lane_is_for_much_on_the_way_in_until_the_policy_says_enough() {
-        let mut world = World::new(|_| true);
-        let arenas = |world: &World, feed: &Feed| {
-            [Mover::CopyEngine, Mover::Kernels].map(|mover| world.carriers.arena_id(mover, feed))
+    fn kernels_help_with_many_packed_pieces_on_the_way_in() {
+        let world = World::new(|_| true);
+        let ring = world.streams.ring_of_wake(Bytes::ZERO);
+        let engines = |direction, pieces: &[Piece]| {
+            Transfer::new(direction, SIZES.len(), pieces).engines(ring.as_ref()).len()
         };
-        let (out, into) = (world.feed(Way::Out), world.feed(Way::In));
-        assert_eq!(arenas(&world, &out)[0], LaneRoom::ALONE);
-        assert_eq!(arenas(&world, &into), [COPY_ENGINE_ROOM, KERNELS_ROOM]);
-        let few = Feed::new(Way::In, SIZES.len(), world.pieces().into_iter().take(2));
-        assert_eq!(rooms(&world, &few)[0], LaneRoom::ALONE, "it is not worth a thread");
-        world.carriers.kernel_copies = Bytes(SIZES[0] * PAGE);
-        into.arrived(&world.pieces()[0]);
-        assert_eq!(arenas(&world, &into), [LaneRoom::ALONE, NO_ROOM]);
-        let policy = Policy::default().kernel_copies(Bytes::ZERO);
-        world.carriers = Carriers::new(world.carriers.device(), &policy).unwrap();
-        assert_eq!(arenas(&world, &into)[0], LaneRoom::ALONE);
+        let (raw, packed) = (world.pieces(), world.packed());
+        assert_eq!([engines(Direction::In, &packed), engines(Direction::Out, &packed)], [2, 1]);
+        assert_eq!(engines(Direction::In, &raw), 1, "the copy engine is faster");
+        assert_eq!(engines(Direction::In, &packed[..2]), 1, "it is not worth a thread");
+        assert_eq!(Transfer::new(Direction::In, SIZES.len(), &packed).engines(None).len(), 1);
+    }
+
+    // Kernels leave raw pieces to the copy engine, whatever comes first.
+    #[test]
+    fn two_engines_bring_in_pieces_of_both_forms() {
+        for world in worlds() {
+            let byte = |number: usize| number as u8 + 1;
+            world.write(byte);
+            world.copy(Direction::In).unwrap();
+            let is_raw = |piece: &Piece| piece.chunk % 5 == 0;
+            let mut mixed = world.packed();
+            for (piece, raw) in
+                mixed.iter_mut().zip(world.pieces()).filter(|(piece, _)| is_raw(piece))
+            {
+                *piece = raw;
+            }
+            let ring = world.streams.ring_of_sleep(&Policy::default()).unwrap();
+            for direction in [Direction::Out, Direction::In] {
+                let transfer = Transfer::new(direction, SIZES.len(), &mixed);
+                run(&world.streams, &transfer, Some(&ring), Limit::NONE, || {
+                    transfer.queue.add(mixed.clone());
+                    Ok(())
+                })
+                .unwrap();
+                assert_eq!(transfer.progress().done, transfer.progress().total);
+                if direction == Direction::Out {
+                    let all = (&world.reservation, Bytes::ZERO);
+                    world.streams.checks.fill(all, 0, world.reservation.size()).unwrap();
+                    world.streams.checks.synchronize().unwrap();
+                }
+            }
+            assert_eq!(world.bytes_on_device(), (0..SIZES.len()).map(byte).collect::<Vec<_>>());
+        }
+    }
+
+    // One thread is enough, as for backups ahead of time.
+    #[test]
+    fn pieces_arrive_without_other_threads() {
+        for world in worlds() {
+            world.write(|number| number as u8 + 1);
+            for direction in [Direction::In, Direction::Out] {
+                let transfer = world.transfer(direction);
+                run_here(&world.streams, &transfer, None, world.pieces()).unwrap();
+                assert_eq!(transfer.progress().done, transfer.progress().total);
+                world.write(|_| 0);
+            }
+            let transfer = world.transfer(Direction::Out);
+            run_here(&world.streams, &transfer, None, world.pieces()).unwrap();
+            world.assert_holds(|number| number as u8 + 1);
+        }
     }
 
     #[test]
     fn buffers_and_threads_are_had_only_for_pieces_that_need_them() {
         for (is_direct, buffers, parts) in [(true, 0, 0), (false, 1, SIZES.iter().sum::<u64>())] {
             let world = World::new(|_| is_direct);
-            assert_eq!(world.feed(Way::Out).parts as u64, parts);
-            world.carry(Way::Out).unwrap();
-            let made = world.carriers.buffers().len();
+            assert_eq!(world.transfer(Direction::Out).parts as u64, parts);
+            world.copy(Direction::Out).unwrap();
+            let made = world.streams.buffers().len();
             assert!((buffers..=8 * buffers).contains(&made), "{made} buffers");
-            world.carry(Way::In).unwrap();
-            assert!(world.carriers.buffers().len() >= made, "they are kept");
+            world.copy(Direction::In).unwrap();
+            assert!(world.streams.buffers().len() >= made, "they are kept");
         }
     }
 
     #[test]
-    fn a_refusal_ends_everybody_and_the_next_carrying_works() {
+    fn a_refusal_ends_everybody_and_the_next_copy_works() {
         for world in worlds() {
-            for way in [Way::Out, Way::In] {
+            for direction in [Direction::Out, Direction::In] {
                 for nth in [0, 5, SIZES.len() - 1] {
-                    let refused = world.carry_altered(way, |piece| {
+                    let refused = world.copy_altered(direction, |piece| {
                         if piece.chunk == nth {
                             piece.offset = world.reservation.size().0;
                         }
@@ -314,13 +423,13 @@ mod tests {
                     let problem =
                         matches!(refused, Error::Device(lowtide_device::Error::BadRange { .. }));
                     assert!(problem, "{refused}");
-                    world.carriers.settle().unwrap();
+                    world.streams.settle().unwrap();
                 }
             }
             world.write(|number| number as u8);
-            world.carry(Way::In).unwrap();
+            world.copy(Direction::In).unwrap();
             world.write(|_| 0);
-            world.carry(Way::Out).unwrap();
+            world.copy(Direction::Out).unwrap();
             world.assert_holds(|number| number as u8);
         }
     }
@@ -328,10 +437,10 @@ mod tests {
     #[test]
     fn whoever_panics_ends_everybody() {
         for world in worlds() {
-            for way in [Way::Out, Way::In] {
+            for direction in [Direction::Out, Direction::In] {
                 // A chunk that is not there, when the piece has arrived.
                 let of_a_carrier = catch_unwind(AssertUnwindSafe(|| {
-                    world.carry_altered(way, |piece| {
+                    world.copy_altered(direction, |piece| {
                         if piece.chunk == 3 {
                             piece.chunk = SIZES.len();
                         }
@@ -339,12 +448,12 @@ mod tests {
                 }));
                 assert!(of_a_carrier.is_err());
                 let of_the_caller = catch_unwind(AssertUnwindSafe(|| {
-                    let feed = world.feed(way);
-                    feed.add(world.pieces());
-                    carry(&world.carriers, &feed, None, Limit::NONE, || panic!("meanwhile"))
+                    let transfer = world.transfer(direction);
+                    transfer.queue.add(world.pieces());
+                    run(&world.streams, &transfer, None, Limit::NONE, || panic!("meanwhile"))
                 }));
                 assert!(of_the_caller.is_err());
-                world.carriers.settle().unwrap();
+                world.streams.settle().unwrap();
             }
         }
     }
@@ -352,12 +461,12 @@ mod tests {
     #[test]
     fn a_caller_that_fails_is_heard_once_what_was_fed_has_arrived() {
         for world in worlds() {
-            let feed = world.feed(Way::In);
-            feed.add(world.pieces().into_iter().take(5));
+            let transfer = world.transfer(Direction::In);
+            transfer.queue.add(world.pieces().into_iter().take(5));
             let fails = || Err(Error::NoAddresses { size: Bytes::ZERO });
-            let refused = carry(&world.carriers, &feed, None, Limit::NONE, fails).unwrap_err();
+            let refused = run(&world.streams, &transfer, None, Limit::NONE, fails).unwrap_err();
             assert!(matches!(refused, Error::NoAddresses { .. }), "{refused}");
-            assert_eq!(feed.progress().done, Bytes(SIZES[..5].iter().sum::<u64>() * PAGE));
+            assert_eq!(transfer.progress().done, Bytes(SIZES[..5].iter().sum::<u64>() * PAGE));
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Fences and limits that call the pool which asks them. Such a call would ask the fence again, without
-//! end, or wait for the operation that asks. It is recognised by its thread and refused.
+//! Callbacks that call the pool which asks them: fences, limits, and callbacks that free memory. Such a call
+//! would ask again, without end, or wait for the operation that asks. It is recognised by its thread and
+//! refused.
 
 use lowtide_types::{ThreadMark, ThreadMarks};
 
@@ -10,9 +11,11 @@ use crate::{Error, Result};
 pub(crate) enum Callback {
     Fence,
     Limit,
+    Pressure,
 }
 
-/// The address of a pool's monitor, which stays where it is while the pool is in use.
+/// The address of a pool's monitor, or of its list of callbacks, which stay where they are while the pool is in
+/// use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PoolAddress(usize);
 
@@ -35,6 +38,13 @@ pub(crate) struct Inside {
 impl Inside {
     pub(crate) fn new(pool: PoolAddress, callback: Callback) -> Inside {
         Inside { _mark: ThreadMarks::set(&HERE, (pool, callback)) }
+    }
+
+    /// Marks it, unless such a callback of the same pool runs on this thread already. A thread that ends has
+    /// no list any more: it asks nobody.
+    pub(crate) fn once<M>(pool: &M, callback: Callback) -> Option<Inside> {
+        let is_outside = !is_inside(pool, callback);
+        is_outside.then(|| Inside::new(PoolAddress::of(pool), callback)).filter(|mark| mark.is_set)
     }
 
     /// Marks that the pool with this monitor asks its fence.

@@ -3,9 +3,9 @@
 //! The lock refuses in a forked child, whose parent's threads may hold it for ever. And it refuses once
 //! a thread has panicked in the middle of a change: what is under it may be half-written then.
 //!
-//! Only the part that synchronises is here, so that `lowtide-models` can try every order in which
+//! Only the part that synchronises is here, so that a model checker can try every order in which
 //! threads can come. What a turn does to memory is in `turn.rs`.
-#![allow(unreachable_pub, reason = "public for lowtide-models, which compiles this file, too")]
+#![allow(unreachable_pub, reason = "public for the models, which compile this file, too")]
 
 use std::sync::OnceLock;
 

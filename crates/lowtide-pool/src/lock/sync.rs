@@ -1,5 +1,5 @@
-//! Locks for turns and for the hand-over between copying threads, imported from this one file:
-//! `lowtide-models` has another, with the locks of a model checker.
+//! Locks for turns and for the queue between copying threads, imported from this one file:
+//! the models of `lowtide-testing` have another, with the locks of a model checker.
 
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicUsize};
 

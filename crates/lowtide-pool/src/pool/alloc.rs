@@ -14,8 +14,8 @@ use crate::{Error, Result};
 
 impl Pool {
     /// Allocates a block of at least this size and returns its address, which stays the same until
-    /// the block is freed, through every sleep. It is a multiple of 256, or of 128 for small blocks
-    /// ([`Policy::tiny_most`](crate::Policy::tiny_most)). [`Pool::block`] returns a block that frees itself.
+    /// the block is freed, through every sleep. It is a multiple of 256, or of 128 for blocks of
+    /// up to 4 KiB. [`Pool::block`] returns a block that frees itself.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] where the device is out of memory even after every free chunk was moved

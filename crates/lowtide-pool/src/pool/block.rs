@@ -1,17 +1,16 @@
 //! A block that frees itself, and whose bytes can be read and written from the host.
 
 use std::panic::Location;
-use std::sync::{Arc, Mutex, PoisonError};
 
-use lowtide_device::{
-    Address, Bytes, Device, HostMemory, Reservation, Result as DeviceResult, Stream,
-};
+use lowtide_device::{Address, Bytes, Reservation, Result as DeviceResult};
 use lowtide_types::Phase;
 
 use crate::lock::inside::check_outside_fence;
 use crate::lock::limit::Limit;
+use crate::lock::sync::lock;
 use crate::pool::Pool;
 use crate::pool::fence::StreamId;
+use crate::pool::host_access::HostAccess;
 use crate::state::tag::Tag;
 use crate::state::tags::Tags;
 use crate::{Error, Result};
@@ -46,7 +45,7 @@ impl Pool {
     #[track_caller]
     pub fn block_on(&self, size: Bytes, stream: StreamId, tag: Tag) -> Result<Block> {
         let address = self.alloc(size, stream, tag)?;
-        self.shared.allocated_at.add(address, Location::caller());
+        lock(&self.shared.allocated_at).insert(address.0, Location::caller());
         Ok(Block { pool: self.clone(), address, size, stream, is_left: false })
     }
 }
@@ -108,7 +107,7 @@ impl Block {
     /// Leaves the block to the caller, who frees it by its address with [`Pool::free`].
     pub fn into_address(mut self) -> Address {
         self.is_left = true;
-        self.pool.shared.allocated_at.remove(self.address);
+        lock(&self.pool.shared.allocated_at).remove(&self.address.0);
         self.address
     }
 
@@ -223,93 +222,12 @@ impl Drop for Block {
         if self.is_left || !self.pool.shared.monitor.is_own() {
             return;
         }
-        self.pool.shared.allocated_at.remove(self.address);
+        // Afterwards its address may be another block's.
+        lock(&self.pool.shared.allocated_at).remove(&self.address.0);
         match self.pool.free(self.address, self.stream) {
             // Its memory goes with the pool, or is the parent's.
             Ok(()) | Err(Error::Broken { .. } | Error::Device(lowtide_device::Error::Forked)) => {}
             Err(error) => tracing::error!(%error, "a block was freed behind its owner's back"),
         }
-    }
-}
-
-/// The size of the staging memory, which is copied at once.
-const STAGED: Bytes = Bytes::mib(8);
-
-/// The stream and the staging memory with which the host reads and writes blocks, made when they are first
-/// needed and kept.
-#[derive(Default)]
-pub(crate) struct HostAccessCell {
-    access: Mutex<Option<HostAccess>>,
-}
-
-impl HostAccessCell {
-    /// Does something with them, one caller at a time.
-    pub(crate) fn with(
-        &self,
-        device: &Device,
-        work: impl FnOnce(&HostAccess) -> DeviceResult<()>,
-    ) -> DeviceResult<()> {
-        // There is all of it or nothing. Memory that a copy still uses refuses to be written.
-        let mut cell = self.access.lock().unwrap_or_else(PoisonError::into_inner);
-        if cell.is_none() {
-            *cell = Some(HostAccess::new(device)?);
-        }
-        let access = cell.as_ref().expect("it was there, or was just made");
-        work(access).inspect_err(|_| {
-            // What the stream was given keeps the block's pages pinned until it is waited for.
-            if let Err(error) = access.stream.synchronize() {
-                tracing::warn!(%error, "a failed copy may keep pages pinned for now");
-            }
-        })
-    }
-}
-
-/// A stream and a little staging memory. Each call waits until its bytes are there: this is for single
-/// accesses; sleep and wake have faster ways.
-pub(crate) struct HostAccess {
-    stream: Stream,
-    memory: Arc<HostMemory>,
-}
-
-impl HostAccess {
-    fn new(device: &Device) -> DeviceResult<HostAccess> {
-        Ok(HostAccess { stream: device.stream()?, memory: device.host_memory_here(STAGED)? })
-    }
-
-    pub(crate) fn write(&self, (to, at): (&Reservation, Bytes), bytes: &[u8]) -> DeviceResult<()> {
-        for (part, bytes) in (0..).zip(bytes.chunks(STAGED.as_usize())) {
-            let (at, size) = (at + Bytes(part * STAGED.0), Bytes(bytes.len() as u64));
-            self.memory.write(Bytes::ZERO, bytes)?;
-            self.stream.copy_in((&self.memory, Bytes::ZERO), (to, at), size)?;
-            self.stream.synchronize()?;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn read(
-        &self,
-        (from, at): (&Reservation, Bytes),
-        bytes: &mut [u8],
-    ) -> DeviceResult<()> {
-        for (part, bytes) in (0..).zip(bytes.chunks_mut(STAGED.as_usize())) {
-            let (at, size) = (at + Bytes(part * STAGED.0), Bytes(bytes.len() as u64));
-            self.stream.copy_out((from, at), (&self.memory, Bytes::ZERO), size)?;
-            self.stream.synchronize()?;
-            self.memory.read(Bytes::ZERO, bytes)?;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn fill(
-        &self,
-        at: (&Reservation, Bytes),
-        byte: u8,
-        size: Bytes,
-    ) -> DeviceResult<()> {
-        if size == Bytes::ZERO {
-            return Ok(());
-        }
-        self.stream.fill(at, byte, size)?;
-        self.stream.synchronize()
     }
 }

@@ -13,11 +13,10 @@ use crate::error::TurnStep;
 use crate::lock::limit::{Limit, Progress};
 use crate::policy::{Policy, equal_part};
 use crate::pool::Pool;
-use crate::pool::moves::Spare;
 use crate::pool::moves::{FreeChunk, Move};
 use crate::pool::pressure::{Pressure, PressureAnswer, ROUNDS_MOST};
 use crate::state::arena::Run;
-use crate::state::{BlockRequest, PoolCounts, State};
+use crate::state::{BlockRequest, PoolCounts, Spare, State};
 use crate::{Error, Result};
 
 /// The number of times that an allocation waits for jobs of other threads, before it is refused.
@@ -162,7 +161,8 @@ impl Pool {
         if !is_due {
             return Ok(());
         }
-        let kept = (device.info().total.0 / 1000).saturating_mul(policy.kept_free_thousandths);
+        let kept =
+            (device.info().total.0 / 1000).saturating_mul(policy.numbers.kept_free_thousandths);
         let left = match device.usage() {
             Ok(usage) => usage.free.saturating_sub(Bytes(kept)).0,
             Err(error) => {
@@ -323,12 +323,12 @@ impl State {
         let tight = self.counts().physical.0.saturating_add(missing) > device.total.0 / 2;
         let small = policy.chunk_for(size, device.page.0, tight);
         let is_large = !tight
-            && !policy.apart
+            && policy.apart.is_none()
             && moves.is_empty()
             && !self.arenas[request.arena_id].is_mixed();
         let new_chunks = NewChunks {
             small,
-            large: policy.large_chunk_most.0,
+            large: policy.numbers.large_chunk_most.0,
             large_until: if is_large { (start + size) / device.page.0 * device.page.0 } else { 0 },
             page: device.page.0,
         };
@@ -348,14 +348,14 @@ impl State {
     fn moves_by(&mut self, policy: &Policy, size: u64, missing: u64) -> Vec<Move> {
         let unwanted = self.unwanted_growth(size, missing);
         let (grown, most_live) = (self.counts().physical.0 + missing, self.most_live(size));
-        let is_spare = grown <= and_thousandths(most_live, policy.spare_thousandths);
+        let is_spare = grown <= and_thousandths(most_live, policy.numbers.spare_thousandths);
         if unwanted == 0 || (is_spare && self.spare.take(missing)) {
             return Vec::new();
         }
         let mut too_much =
-            grown.saturating_sub(and_thousandths(most_live, policy.slack_thousandths));
+            grown.saturating_sub(and_thousandths(most_live, policy.numbers.slack_thousandths));
         self.moves(unwanted, missing, |chunk| {
-            let worth = too_much > 0 || chunk.saturating_mul(policy.cheap_part) >= missing;
+            let worth = too_much > 0 || chunk.saturating_mul(policy.numbers.cheap_part) >= missing;
             too_much = too_much.saturating_sub(chunk);
             worth
         })

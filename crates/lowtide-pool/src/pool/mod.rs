@@ -1,11 +1,12 @@
 //! The pool: blocks for callers, chunks from the device, one lock between.
 //!
-//! What a pool does is in files of its own: `alloc.rs`, `miss.rs`, `trim.rs`, `sleep.rs`, `wake.rs`,
-//! `block.rs`.
+//! What a pool does is in files of their own: `alloc.rs`, `miss.rs`, `trim.rs`, `block.rs` here, sleep and wake in
+//! `turns/`, backups ahead of time in `ahead/`.
 
 mod alloc;
 pub(crate) mod block;
 pub(crate) mod fence;
+pub(crate) mod host_access;
 mod miss;
 pub(crate) mod moves;
 pub(crate) mod pressure;
@@ -13,7 +14,9 @@ mod settle;
 pub(crate) mod snapshot;
 mod trim;
 
+use std::collections::HashMap;
 use std::fmt;
+use std::panic::Location;
 use std::sync::Arc;
 
 use lowtide_device::{Address, Bytes, Device, Reservation};
@@ -21,13 +24,11 @@ use lowtide_types::{Phase, SleepPolicy};
 
 use crate::Result;
 use crate::lock::monitor::Monitor;
-use crate::lock::sync::MutexGuard;
+use crate::lock::sync::{Mutex, MutexGuard};
 use crate::policy::{GRAIN, Policy};
-use crate::pool::block::HostAccessCell;
 use crate::pool::fence::Fence;
-use crate::pool::pressure::Neighbours;
-use crate::pool::pressure::{Callbacks, Pressure, PressureAnswer, Subscription};
-use crate::pool::snapshot::AllocatedAt;
+use crate::pool::host_access::HostAccessCell;
+use crate::pool::pressure::{Callbacks, Neighbours, Pressure, PressureAnswer, Subscription};
 use crate::state::arena::Arena;
 use crate::state::arenas::ARENAS_OF_TAG;
 use crate::state::tag::Tag;
@@ -78,7 +79,9 @@ pub(crate) struct Shared {
     pub(crate) callbacks: Callbacks,
     pub(crate) monitor: Monitor<State>,
     pub(crate) access: HostAccessCell,
-    pub(crate) allocated_at: AllocatedAt,
+    /// Where the program allocated live blocks, by address. Only blocks that free themselves ([`block::Block`]) are
+    /// recorded: it costs one entry when such a block is made and when it goes.
+    pub(crate) allocated_at: Mutex<HashMap<u64, &'static Location<'static>>>,
 }
 
 /// Settings of a pool to be made, from [`Pool::builder`].
@@ -109,14 +112,14 @@ impl PoolBuilder<'_> {
     /// If the device has no addresses to give.
     pub fn build(self) -> Result<Pool> {
         let PoolBuilder { device, policy, fence } = self;
-        let small_grains = u32::try_from(policy.small_most.0 / GRAIN).unwrap_or(u32::MAX);
+        let small_grains = u32::try_from(policy.small_most().0 / GRAIN).unwrap_or(u32::MAX);
         let shared = Shared {
             device: device.clone(),
             policy,
             callbacks: Callbacks::default(),
             monitor: Monitor::new(State::new(fence.is_none(), small_grains)),
             access: HostAccessCell::default(),
-            allocated_at: AllocatedAt::default(),
+            allocated_at: Mutex::default(),
             fence,
         };
         let pool = Pool { shared: Arc::new(shared) };

@@ -7,11 +7,12 @@
 //! time. But it comes to an end: callbacks that run beside others and help nobody are counted, and past a
 //! limit nobody is asked until they have ended.
 
-use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::{fmt, thread};
 
 use lowtide_device::Bytes;
+
+use crate::lock::inside::{Callback, Inside};
 
 /// A request that the device has no memory for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub enum PressureAnswer {
 /// However often a callback says so, it is not asked more often than this for one request.
 pub(crate) const ROUNDS_MOST: u32 = 64;
 
-type Callback = dyn Fn(&Pressure) -> PressureAnswer + Send + Sync;
+type PressureCallback = dyn Fn(&Pressure) -> PressureAnswer + Send + Sync;
 
 /// Threads that ask at a time. More are callbacks within callbacks.
 const RUNNING_MOST: usize = 64;
@@ -47,7 +48,7 @@ const IN_VAIN_MOST: usize = 64;
 /// The callbacks of a pool.
 #[derive(Default)]
 pub(crate) struct Callbacks {
-    list: Mutex<Vec<Weak<Callback>>>,
+    list: Mutex<Vec<Weak<PressureCallback>>>,
     questions: Mutex<Questions>,
 }
 
@@ -61,7 +62,7 @@ struct Questions {
 /// A registered callback. Dropping this unregisters it.
 #[must_use = "dropping it unregisters the callback"]
 pub struct Subscription {
-    _callback: Arc<Callback>,
+    _callback: Arc<PressureCallback>,
 }
 
 impl fmt::Debug for Subscription {
@@ -75,12 +76,12 @@ impl Callbacks {
         &self,
         callback: impl Fn(&Pressure) -> PressureAnswer + Send + Sync + 'static,
     ) -> Subscription {
-        let callback: Arc<Callback> = Arc::new(callback);
+        let callback: Arc<PressureCallback> = Arc::new(callback);
         self.list().push(Arc::downgrade(&callback));
         Subscription { _callback: callback }
     }
 
-    fn list(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Callback>>> {
+    fn list(&self) -> std::sync::MutexGuard<'_, Vec<Weak<PressureCallback>>> {
         // A list of which one entry changes at a time; callbacks run without the lock.
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,7 +90,9 @@ impl Callbacks {
     /// trim, or put other tags to sleep. Asks nobody if one of these callbacks runs on this thread, or
     /// too many run on others.
     pub(crate) fn ask(&self, pressure: &Pressure) -> PressureAnswer {
-        let Some(_asking) = Asking::new(self) else { return PressureAnswer::Nothing };
+        let Some(_asking) = Inside::once(self, Callback::Pressure) else {
+            return PressureAnswer::Nothing;
+        };
         let Some(_running) = Running::new(self) else { return PressureAnswer::Nothing };
         let mut list = self.list();
         list.retain(|callback| callback.strong_count() > 0);
@@ -135,38 +138,6 @@ impl Running<'_> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.0.questions().running -= 1;
-    }
-}
-
-thread_local! {
-    /// The addresses of the lists whose callbacks run on this thread, the innermost last.
-    static ASKED_HERE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Marks that callbacks of a list run on this thread. Dropping it, also in a panic, ends that.
-struct Asking;
-
-impl Asking {
-    /// Returns `None` if callbacks of this list run on this thread already.
-    fn new(callbacks: &Callbacks) -> Option<Asking> {
-        // A list stays where it is while it is asked: its pool is in use.
-        let address = std::ptr::from_ref(callbacks).addr();
-        let mark = |lists: &RefCell<Vec<usize>>| {
-            let mut lists = lists.borrow_mut();
-            let is_asked = lists.contains(&address);
-            (!is_asked).then(|| {
-                lists.push(address);
-                Asking
-            })
-        };
-        // A thread that ends has no list any more. It asks nobody.
-        ASKED_HERE.try_with(mark).unwrap_or_default()
-    }
-}
-
-impl Drop for Asking {
-    fn drop(&mut self) {
-        let _ = ASKED_HERE.try_with(|lists| lists.borrow_mut().pop());
     }
 }
 

@@ -1,13 +1,13 @@
 //! The pool's numbers as plain data, and its live blocks by the place where the program allocated them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::panic::Location;
 use std::sync::Arc;
 
-use lowtide_device::{Address, Bytes};
+use lowtide_device::Bytes;
 use lowtide_types::{Phase, PoolSnapshot, TagSnapshot};
 
-use crate::lock::sync::{Mutex, MutexGuard};
+use crate::lock::sync::lock;
 use crate::policy::GRAIN;
 use crate::pool::Pool;
 use crate::state::arena::Arena;
@@ -92,8 +92,9 @@ impl Pool {
     pub fn live_blocks(&self) -> Vec<LiveBlocks> {
         let Ok(state) = self.state() else { return Vec::new() };
         // The state's lock first, everywhere.
-        let lines = self.shared.allocated_at.by_address();
-        let mut sums: BTreeMap<(u16, Option<SourceLine>), (usize, u64)> = BTreeMap::new();
+        let lines = lock(&self.shared.allocated_at);
+        let mut sums: BTreeMap<(u16, Option<&'static Location<'static>>), (usize, u64)> =
+            BTreeMap::new();
         for handle in state.live_handles() {
             let line = lines.get(&handle.address).copied();
             let (blocks, bytes) = sums.entry((handle.tag, line)).or_default();
@@ -112,31 +113,5 @@ impl Pool {
             .collect();
         live.sort_by_key(|entry| std::cmp::Reverse(entry.bytes));
         live
-    }
-}
-
-/// A line of the program's source.
-type SourceLine = &'static Location<'static>;
-
-/// The lines that allocated live blocks, by address. Only blocks that free themselves ([`Block`](crate::Block))
-/// are recorded: it costs one entry in a hash table when such a block is made and when it goes.
-#[derive(Default)]
-pub(crate) struct AllocatedAt {
-    by_address: Mutex<HashMap<u64, SourceLine>>,
-}
-
-impl AllocatedAt {
-    pub(crate) fn add(&self, address: Address, line: SourceLine) {
-        self.by_address().insert(address.0, line);
-    }
-
-    /// Forgets a block. Called before it is freed: afterwards its address may be another block's.
-    pub(crate) fn remove(&self, address: Address) {
-        self.by_address().remove(&address.0);
-    }
-
-    pub(crate) fn by_address(&self) -> MutexGuard<'_, HashMap<u64, SourceLine>> {
-        // An entry is added or removed in one step, so a panic leaves nothing half-done.
-        self.by_address.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

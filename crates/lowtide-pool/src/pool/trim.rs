@@ -111,9 +111,9 @@ impl Pool {
     // Memory of a broken pool: staging buffers, and chunks without a block of a caller.
     fn give_back_what_is_surely_free(&self) {
         let Some(mut state) = self.shared.monitor.lock_as_it_is() else { return };
-        let (free, carriers) = (state.surely_free(), state.carriers.take());
+        let (free, streams) = (state.surely_free(), state.copy_streams.take());
         drop(state);
-        drop(carriers);
+        drop(streams);
         for (reservation, Range { start, end }) in free {
             match reservation.unmap(Bytes(start), Bytes(end - start)) {
                 Ok(chunks) => drop(chunks),

@@ -22,10 +22,9 @@ use lowtide_types::Phase;
 use crate::ahead::reader::PageReader;
 use crate::ahead::round::Ahead;
 use crate::backups::Backups;
-use crate::copy::carriers::Carriers;
+use crate::copy::streams::CopyStreams;
 use crate::policy::GRAIN;
 use crate::pool::fence::StreamId;
-use crate::pool::moves::Spare;
 use crate::state::arena::{Arena, Fit};
 use crate::state::arenas::{ArenaId, Arenas};
 use crate::state::blocks::SETTLED;
@@ -42,7 +41,7 @@ pub(crate) struct State {
     pub(crate) streams: Streams,
     /// While a turn or a step is under way, it has them.
     pub(crate) backups: Backups,
-    pub(crate) carriers: Option<Carriers>,
+    pub(crate) copy_streams: Option<CopyStreams>,
     /// While a step is under way, the step has it.
     pub(crate) ahead: Ahead,
     pub(crate) reader: Arc<PageReader>,
@@ -117,7 +116,7 @@ impl State {
             tags: Tags::new(),
             streams: Streams::default(),
             backups: Backups::default(),
-            carriers: None,
+            copy_streams: None,
             ahead: Ahead::default(),
             reader: Arc::default(),
             recorder: None,
@@ -366,5 +365,43 @@ impl State {
 impl AsMut<Tags> for State {
     fn as_mut(&mut self) -> &mut Tags {
         &mut self.tags
+    }
+}
+
+/// The number of allocations, of those that would move chunks, for which an answer of the device is used.
+const USES: u32 = 16;
+
+/// Memory that the device has free and an allocation may take, so that no chunk has to move, as the device said
+/// not long ago.
+///
+/// Where memory is tight, moving chunks is right: it takes nothing from anybody. Where the device has memory to
+/// spare, growth costs driver calls once. After that, cached blocks of more sizes are there, and a request for
+/// another size seldom calls the driver at all. A trim, a sleep, a wake and any allocation that finds the device
+/// full get the memory back (docs/decisions/0004-chunks.md).
+#[derive(Default)]
+pub(crate) struct Spare {
+    left: u64,
+    uses: u32,
+}
+
+impl Spare {
+    /// Returns what the device has just said may be taken.
+    pub(crate) fn answered(left: u64) -> Spare {
+        Spare { left, uses: USES }
+    }
+
+    /// Returns whether the device has to be asked again.
+    pub(crate) fn is_old(&self) -> bool {
+        self.uses == 0
+    }
+
+    /// Takes memory; `false` where there is not so much.
+    pub(crate) fn take(&mut self, size: u64) -> bool {
+        self.uses = self.uses.saturating_sub(1);
+        let is_there = self.left >= size;
+        if is_there {
+            self.left -= size;
+        }
+        is_there
     }
 }

@@ -4,7 +4,7 @@
 //! work of a thread at the driver, without the lock, on a tag's memory. A turn waits for the jobs on
 //! its tags, and no job begins on a tag that turns. A *step* makes backups ahead of time, of tags that
 //! stay awake; it excludes turns, because both have the pool's backups.
-#![allow(unreachable_pub, reason = "public for lowtide-models, which compiles this file, too")]
+#![allow(unreachable_pub, reason = "public for the models, which compile this file, too")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -4,21 +4,19 @@
 //! what is freed only rests. So the driver's part is done without the lock. Where the turn ends
 //! without having said otherwise, its tags are as they were. Who waits for whom is in `monitor.rs`.
 
-pub(crate) mod changes;
-mod leaving;
 pub(crate) mod parts;
+pub(crate) mod plan;
 mod preparing;
 mod restoring;
 mod saving;
+mod second_digest;
 mod sleep;
 pub(crate) mod wake;
-
-use std::sync::Arc;
 
 use lowtide_types::{Phase, SleepPolicy};
 
 use crate::backups::Backups;
-use crate::copy::carriers::Carriers;
+use crate::copy::streams::CopyStreams;
 use crate::lock::limit::Limit;
 use crate::pool::Pool;
 use crate::state::arenas::{ARENAS_OF_TAG, ArenaId};
@@ -30,7 +28,7 @@ pub(crate) struct Turn<'a> {
     pool: &'a Pool,
     pub(crate) tags: Vec<Turning>,
     pub(crate) backups: Backups,
-    pub(crate) carriers: Option<Carriers>,
+    pub(crate) copy_streams: Option<CopyStreams>,
 }
 
 impl Turning {
@@ -54,16 +52,16 @@ impl Pool {
         for arena_id in tags.iter().copied().flat_map(Turning::arenas) {
             state.clear(arena_id, from == Phase::Asleep);
         }
-        let (backups, carriers) = (std::mem::take(&mut state.backups), state.carriers.take());
-        let (copier, reader) = (state.ahead.copier.take(), Arc::clone(&state.reader));
-        let is_unsettled = state.ahead.is_unsettled();
+        let (backups, copy_streams) =
+            (std::mem::take(&mut state.backups), state.copy_streams.take());
+        let (ring, is_unsettled) = (state.ahead.ring.take(), state.ahead.is_unsettled());
         drop(state);
         // Its memory is wanted now, and steps make it again.
-        drop(copier);
-        if is_unsettled && let Err(error) = reader.settle() {
+        drop(ring);
+        if is_unsettled && let Some(Err(error)) = copy_streams.as_ref().map(CopyStreams::settle) {
             tracing::warn!(%error, "work of a failed backup may keep pages pinned for now");
         }
-        Ok(Some(Turn { pool: self, tags, backups, carriers }))
+        Ok(Some(Turn { pool: self, tags, backups, copy_streams }))
     }
 }
 
@@ -72,7 +70,7 @@ impl Drop for Turn<'_> {
         // Also where the pool broke meanwhile: no thread may wait for the end of this turn for ever.
         let Some(mut state) = self.pool.shared.monitor.lock_as_it_is() else { return };
         state.backups = std::mem::take(&mut self.backups);
-        state.carriers = self.carriers.take();
+        state.copy_streams = self.copy_streams.take();
         state.count_backups();
         state.count_physical();
         self.pool.shared.monitor.end_turn(state, &self.tags);

@@ -7,11 +7,10 @@ use std::sync::Arc;
 use lowtide_device::{Bytes, Chunk, Reservation};
 
 use crate::Result;
-use crate::backups::slab::PAGE;
 use crate::copy::retry::{twice, unmap};
 use crate::error::TurnStep;
 use crate::lock::limit::{Limit, Progress};
-use crate::policy::{Policy, equal_part};
+use crate::policy::{PAGE, Policy, equal_part};
 use crate::state::arena::Arena;
 use crate::state::arenas::ArenaId;
 
@@ -124,7 +123,7 @@ impl WakePart {
         let stale = arena.stale().to_vec();
         let mut kept = arena.chunks();
         kept.retain(|chunk| !stale.contains(chunk));
-        let runs = if policy.apart { arena.live_blocks() } else { arena.live_pages() };
+        let runs = if policy.apart.is_some() { arena.live_blocks() } else { arena.live_pages() };
         let missing = without(runs, &kept);
         let chunks = missing.into_iter().flat_map(|run| cut(&run, policy)).collect();
         let reservation = arena.reservation.clone();
@@ -164,10 +163,9 @@ impl WakePart {
 }
 
 fn cut(run: &Range<u64>, policy: &Policy) -> Vec<Range<u64>> {
-    let chunk = if policy.apart {
-        equal_part(run.end - run.start, policy.chunk_most.0, PAGE)
-    } else {
-        (policy.wake_chunk_most.0 / PAGE).max(1) * PAGE
+    let chunk = match policy.apart {
+        Some(most) => equal_part(run.end - run.start, most.0, PAGE),
+        None => (policy.numbers.wake_chunk_most.0 / PAGE).max(1) * PAGE,
     };
     let starts = run.clone().step_by(chunk as usize);
     starts.map(|start| start..run.end.min(start.saturating_add(chunk))).collect()
@@ -198,7 +196,12 @@ mod tests {
     #[test]
     fn runs_are_cut_into_whole_pages() {
         let policy = Policy::default();
-        let cut = |most| super::cut(&(PAGE..6 * PAGE), &policy.wake_chunk_most(Bytes(most)));
+        let cut = |most| {
+            super::cut(
+                &(PAGE..6 * PAGE),
+                &policy.numbers(|numbers| numbers.wake_chunk_most = Bytes(most)),
+            )
+        };
         assert_eq!(cut(u64::MAX).pop(), Some(PAGE..6 * PAGE), "one piece");
         let by_two = [PAGE..3 * PAGE, 3 * PAGE..5 * PAGE, 5 * PAGE..6 * PAGE];
         assert_eq!(cut(2 * PAGE), by_two);

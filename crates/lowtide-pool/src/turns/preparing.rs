@@ -4,31 +4,30 @@
 //! some device memory, for good, so the first sleep frees a little less than it moves. And the driver
 //! compiles the kernel, for which it may load a library.
 
-use lowtide_device::Bytes;
 use lowtide_types::{Phase, SleepPolicy};
 
 use crate::Result;
 use crate::backups::Backups;
-use crate::backups::slab::PAGE;
-use crate::copy::carriers::Carriers;
+use crate::copy::packing;
+use crate::copy::streams::CopyStreams;
 use crate::lock::limit::Limit;
 use crate::lock::sync::MutexGuard;
-use crate::policy::Policy;
+use crate::policy::{PAGE, Policy};
 use crate::pool::Pool;
 use crate::state::State;
 use crate::state::tags::Tags;
 
 impl Pool {
     /// Makes what a sleep of all that is awake will need, as far as it takes device memory: streams,
-    /// the kernels for digests, packing and copies, and the part of the backups that is registered with the device. For
-    /// callers that measure what a sleep frees, or that have little time for it. Nothing waits meanwhile.
+    /// the kernels for digests and packing, and the part of the backups that is registered with the
+    /// device. For callers that measure what a sleep frees, or that have little time for it. Nothing waits meanwhile.
     ///
     /// The next sleep gives back what it did not need.
     ///
     /// # Errors
     /// What was refused, by the host or by the driver. The next sleep tries on its own.
     pub fn prepare_sleep(&self) -> Result<()> {
-        self.prepare_carriers()?;
+        self.prepare_streams()?;
         let pages = self.state_between_steps()?.pages_missing(&self.shared.policy);
         let backups = Backups::registered(&self.shared.device, pages)?;
         let mut state = self.state_between_steps()?;
@@ -41,24 +40,21 @@ impl Pool {
     }
 
     /// Makes the streams of turns and loads their kernels, unless they are there.
-    pub(crate) fn prepare_carriers(&self) -> Result<()> {
+    pub(crate) fn prepare_streams(&self) -> Result<()> {
         let (device, policy) = (&self.shared.device, &self.shared.policy);
-        let are_there = |state: &State| state.tags.has_turn() || state.carriers.is_some();
+        let are_there =
+            |state: &State| state.tags.has_lent_backups() || state.copy_streams.is_some();
         if are_there(&*self.state()?) {
             return Ok(());
         }
-        let mut made = None;
-        Carriers::ready(&mut made, device, policy)?;
+        let made = CopyStreams::new(device, policy)?;
         device.prepare_digests()?;
-        if policy.packing && device.packs() {
+        if packing::is_on(device, policy) {
             device.prepare_packing()?;
-        }
-        if policy.kernel_copies > Bytes::ZERO && device.copies_by_kernel() {
-            device.prepare_copies()?;
         }
         let mut state = self.state()?;
         if !are_there(&state) {
-            state.carriers = made;
+            state.copy_streams = Some(made);
         }
         Ok(())
     }

@@ -6,15 +6,15 @@ use lowtide_device::Bytes;
 use lowtide_device::digest::{Digest, Keys};
 
 use crate::backups::slab::Memory;
-use crate::backups::slab::{Form, PAGE};
 use crate::backups::{BackupLocation, Backups, Saved};
-use crate::copy::carriers::Carriers;
-use crate::copy::feed::Feed;
-use crate::copy::handover::Way;
-use crate::copy::piece::{Bases, PIECE, Piece};
-use crate::copy::ring::Ring;
+use crate::copy::packing::{Form, PieceForm, Ring};
+use crate::copy::piece::Piece;
+use crate::copy::queue::Direction;
+use crate::copy::streams::CopyStreams;
+use crate::copy::transfer::Transfer;
 use crate::error::TurnStep;
 use crate::lock::limit::Limit;
+use crate::policy::{PAGE, PIECE};
 use crate::turns::parts::WakePart;
 use crate::{Result, copy};
 
@@ -35,7 +35,7 @@ struct Run {
     offset: u64,
     size: Bytes,
     /// `None` where it is all zeros.
-    from: Option<(Memory, Bytes, Form)>,
+    from: Option<(Memory, Bytes, PieceForm)>,
 }
 
 impl<'a> Restoring<'a> {
@@ -63,29 +63,35 @@ impl<'a> Restoring<'a> {
         runs.filter(|run| run.from.is_some()).map(|run| run.size).sum()
     }
 
-    /// Makes each chunk, has its pieces carried in, and takes its digests once they have arrived.
+    /// Returns whether some pages are packed.
+    pub(crate) fn is_packed(&self) -> bool {
+        let mut runs = self.chunks.iter().flat_map(|chunk| &chunk.runs);
+        runs.any(|run| run.from.as_ref().is_some_and(|(_, _, form)| form.form == Form::Packed))
+    }
+
+    /// Makes each chunk, has its pieces copied in, and takes its digests once they have arrived.
     /// Returns the pages that are not right.
-    pub(crate) fn carry(
+    pub(crate) fn copy(
         &self,
-        carriers: &Carriers,
+        streams: &CopyStreams,
         ring: Option<&Ring>,
         limit: Limit<'_>,
         make: impl Fn(&WakePart, &Range<u64>) -> Result<()>,
         make_empty: impl FnOnce() -> Result<()>,
     ) -> Result<Vec<(&'a WakePart, u64)>> {
-        let checks = &carriers.checks;
+        let checks = &streams.checks;
         let expected = self.chunks.iter().enumerate();
         let expected = expected.flat_map(|(number, chunk)| chunk.pieces(number));
-        let feed = Feed::new(Way::In, self.chunks.len(), expected);
+        let transfer = Transfer::new(Direction::In, self.chunks.len(), expected);
         let mut wrong = Vec::new();
-        copy::carry(carriers, &feed, ring, limit, || {
+        copy::run(streams, &transfer, ring, limit, || {
             for (number, chunk) in self.chunks.iter().enumerate() {
                 make(chunk.part, chunk.range)?;
                 for run in chunk.runs.iter().filter(|run| run.from.is_none()) {
                     let at = (&chunk.part.reservation, Bytes(run.offset));
                     checks.fill(at, 0, run.size)?;
                 }
-                feed.add(chunk.pieces(number));
+                transfer.queue.add(chunk.pieces(number));
             }
             make_empty()?;
             let mut pending = Vec::with_capacity(self.chunks.len());
@@ -93,7 +99,7 @@ impl<'a> Restoring<'a> {
             let mut waiting: Vec<usize> = (0..self.chunks.len()).collect();
             while !waiting.is_empty() {
                 let first = |left: &[usize]| waiting.iter().position(|chunk| left[*chunk] == 0);
-                let Some(first) = feed.handover.wait_until(first) else {
+                let Some(first) = transfer.queue.wait_until(first) else {
                     return Ok(()); // who failed says why
                 };
                 let chunk = &self.chunks[waiting.remove(first)];
@@ -101,7 +107,7 @@ impl<'a> Restoring<'a> {
                 let size = Bytes(chunk.range.end - chunk.range.start);
                 pending.push((chunk, checks.digest(of, size, Keys::of_this_process())?));
             }
-            limit.ask(TurnStep::Checking, || feed.progress())?;
+            limit.ask(TurnStep::Checking, || transfer.progress())?;
             for (chunk, pending) in pending {
                 let pages = chunk.range.clone().step_by(PAGE as usize);
                 let digests = pages.zip(pending.wait()?).zip(&chunk.expected);
@@ -119,8 +125,7 @@ impl Returning<'_> {
         self.runs.iter().filter_map(move |run| {
             let (memory, at, form) = run.from.clone()?;
             let (reservation, offset) = (self.part.reservation.clone(), run.offset);
-            let (size, bases) = (run.size, Bases::default());
-            Some(Piece { chunk, reservation, offset, memory, at, size, form, bases })
+            Some(Piece { chunk, reservation, offset, memory, at, form })
         })
     }
 }
@@ -131,7 +136,8 @@ impl Run {
         let from = match saved.location {
             BackupLocation::Zero => None,
             BackupLocation::Page(page) => {
-                Some((backups.memory(page.slab).clone(), page.offset(), page.form))
+                let form = PieceForm::new(page.form, pages.len());
+                Some((backups.memory(page.slab).clone(), page.offset(), form))
             }
         };
         Run { offset, size: Bytes(pages.len() as u64 * PAGE), from }

@@ -1,6 +1,6 @@
 //! Saving: pages on their way to the host, and the chunks that they leave behind.
 //!
-//! A chunk is given back as soon as every page of it has arrived and a second look found every page
+//! A chunk is given back as soon as every page of it has arrived and its second digest found every page
 //! as it was, so that the driver's part is done while the link is busy. A page that changed meanwhile
 //! is taken again, a few times. Memory whose content may be lost goes last, while the last copies run.
 
@@ -9,17 +9,18 @@ use std::collections::BTreeMap;
 use lowtide_device::Bytes;
 
 use crate::backups::Backups;
-use crate::copy::carriers::Carriers;
-use crate::copy::feed::Feed;
-use crate::copy::handover::Way;
+use crate::backups::changed::Changed;
+use crate::copy::packing::Ring;
 use crate::copy::piece::Piece;
+use crate::copy::queue::Direction;
 use crate::copy::retry::unmap;
-use crate::copy::ring::Ring;
+use crate::copy::streams::CopyStreams;
+use crate::copy::transfer::Transfer;
 use crate::error::TurnStep;
 use crate::lock::limit::Limit;
-use crate::turns::changes::{self, Changed, Planner, SleepPlan};
-use crate::turns::leaving::{CopiedBackups, Leaving, SecondLook, Wrong};
 use crate::turns::parts::{HeldChunks, SleepPart};
+use crate::turns::plan::{Planner, SleepPlan};
+use crate::turns::second_digest::{CheckedBackups, DepartingChunk, SecondDigest, Wrong};
 use crate::{Error, Result, copy};
 
 /// Memory that may be lost is given up when no more than this part of the copies is left: late, in
@@ -35,16 +36,13 @@ const TAKES_MOST: u32 = 4;
 
 /// Pages on their way to the host.
 pub(crate) struct Saving<'a> {
-    pub(crate) carriers: &'a Carriers,
+    pub(crate) streams: &'a CopyStreams,
     /// Makes room on the host for pages that are copied after all.
     pub(crate) planner: Planner<'a>,
     /// The arenas whose content is saved.
     pub(crate) parts: &'a [&'a SleepPart],
     /// The arenas whose content may be lost.
     pub(crate) lost: &'a [&'a SleepPart],
-    /// Checks packed pages on the device.
-    pub(crate) checks: bool,
-    pub(crate) ring: Option<&'a Ring>,
     pub(crate) limit: Limit<'a>,
 }
 
@@ -54,31 +52,31 @@ enum Lost {
     Held(HeldChunks),
 }
 
-/// What one take has found: the chunks that were looked at again, with the pages that were wrong.
-type Looks = BTreeMap<usize, Vec<Wrong>>;
+/// What one take has found: the chunks that were digested again, with the pages that were wrong.
+type Checked = BTreeMap<usize, Vec<Wrong>>;
 
 impl Saving<'_> {
     /// Copies what changed and gives each chunk back once it is saved; then what may be lost. Returns
     /// how many pages were copied again.
-    pub(crate) fn carry(&self, backups: &mut Backups, plan: SleepPlan) -> Result<usize> {
-        let SleepPlan { mut changed, digests, .. } = plan;
-        let mut chunks = Leaving::all(self.parts, digests);
+    pub(crate) fn copy(&self, backups: &mut Backups, plan: SleepPlan) -> Result<usize> {
+        let SleepPlan { mut changed, digests, ring, .. } = plan;
+        let mut chunks = DepartingChunk::all(self.parts, digests);
         let mut waiting: Vec<usize> = (0..chunks.len()).collect();
         let (mut lost, mut again, mut takes) = (Lost::Mapped, 0, 0);
         loop {
             takes += 1;
-            let mut looks = Looks::new();
+            let mut checked = Checked::new();
             let runs = runs(&changed, &chunks);
-            let take = Take { saving: self, chunks: &chunks, runs: &runs };
-            let mut outcome = take.carry(backups, waiting, &mut looks, &mut lost);
+            let take = Take { saving: self, chunks: &chunks, runs: &runs, ring: ring.as_ref() };
+            let mut outcome = take.copy(backups, waiting, &mut checked, &mut lost);
             for (chunk, run) in &runs {
-                if looks.contains_key(chunk) {
-                    changes::confirm(backups, run);
+                if checked.contains_key(chunk) {
+                    backups.confirm(run);
                 } else {
-                    changes::give_up(backups, run);
+                    backups.give_up_all(run);
                 }
             }
-            (waiting, changed) = take_again(backups, &mut chunks, &looks);
+            (waiting, changed) = take_again(backups, &mut chunks, &checked);
             if outcome.is_ok() && changed.is_empty() {
                 return Ok(again);
             }
@@ -92,7 +90,7 @@ impl Saving<'_> {
                 };
             }
             if let Err(error) = outcome {
-                changes::give_up(backups, &changed);
+                backups.give_up_all(&changed);
                 if let Lost::Held(held) = lost {
                     held.put_back();
                 }
@@ -103,25 +101,29 @@ impl Saving<'_> {
 }
 
 // The first chunk that waits has the first page that changed.
-fn keeps_changing(Leaving { part, .. }: &Leaving<'_>, page: &Changed, takes: u32) -> Error {
+fn keeps_changing(
+    DepartingChunk { part, .. }: &DepartingChunk<'_>,
+    page: &Changed,
+    takes: u32,
+) -> Error {
     let page = part.reservation.address().plus(Bytes(page.offset));
     Error::KeepsChanging { tag: part.name.to_string(), page, takes }
 }
 
-// The pages that were wrong, to be copied, and their chunks, to be looked at once more.
+// The pages that were wrong, to be copied, and their chunks, to be digested once more.
 fn take_again(
     backups: &mut Backups,
-    chunks: &mut [Leaving<'_>],
-    looks: &Looks,
+    chunks: &mut [DepartingChunk<'_>],
+    checked: &Checked,
 ) -> (Vec<usize>, Vec<Changed>) {
     let (mut waiting, mut changed) = (Vec::new(), Vec::new());
-    for (number, wrong) in looks.iter().filter(|(_, wrong)| !wrong.is_empty()) {
-        let Leaving { part, pages, .. } = &mut chunks[*number];
+    for (number, wrong) in checked.iter().filter(|(_, wrong)| !wrong.is_empty()) {
+        let DepartingChunk { part, pages, .. } = &mut chunks[*number];
         waiting.push(*number);
         for (index, now) in wrong {
             let (offset, digest) = &mut pages[*index];
             *digest = *now;
-            changed.push(changes::again(backups, part.arena_id, *offset, *now));
+            changed.push(backups.again(part.arena_id, *offset, *now));
         }
     }
     (waiting, changed)
@@ -130,54 +132,61 @@ fn take_again(
 /// One pass over pages that are to be copied and chunks that are to leave.
 struct Take<'a> {
     saving: &'a Saving<'a>,
-    chunks: &'a [Leaving<'a>],
+    chunks: &'a [DepartingChunk<'a>],
     /// Neighbouring pages within a chunk, with the chunk's number.
     runs: &'a [(usize, &'a [Changed])],
+    ring: Option<&'a Ring>,
 }
 
 impl Take<'_> {
-    fn carry(
+    fn copy(
         &self,
         backups: &Backups,
         waiting: Vec<usize>,
-        looks: &mut Looks,
+        checked: &mut Checked,
         lost: &mut Lost,
     ) -> Result<()> {
-        let Saving { carriers, planner, checks, ring, limit, .. } = self.saving;
+        let Saving { streams, planner, limit, .. } = self.saving;
         let pieces: Vec<Piece> = self
             .runs
             .iter()
             .map(|(chunk, run)| {
                 let reservation = &self.chunks[*chunk].part.reservation;
-                changes::piece(run, *chunk, reservation, backups)
+                backups.piece(run, *chunk, reservation)
             })
             .collect();
-        let feed = Feed::new(Way::Out, self.chunks.len(), &pieces).checking(*checks);
-        let copied = || self.runs.iter().flat_map(|(_, run)| *run).map(Changed::target).collect();
-        let look = SecondLook {
-            stream: &carriers.checks,
-            feed: &feed,
+        let transfer = Transfer::new(Direction::Out, self.chunks.len(), &pieces);
+        let copied = || {
+            self.runs
+                .iter()
+                .flat_map(|(_, run)| *run)
+                .map(|page| ((page.arena_id, page.offset), page.to))
+                .collect()
+        };
+        let second = SecondDigest {
+            stream: &streams.checks,
+            transfer: &transfer,
             backups: planner
                 .policy
                 .check_backups
-                .then(|| CopiedBackups { backups, copied: copied() }),
+                .then(|| CheckedBackups { backups, copied: copied() }),
         };
-        let meanwhile = || self.let_go(&feed, &look, waiting, looks, lost);
+        let meanwhile = || self.let_go(&transfer, &second, waiting, checked, lost);
         if pieces.is_empty() {
             return meanwhile();
         }
-        feed.add(pieces);
-        copy::carry(carriers, &feed, *ring, *limit, meanwhile)
+        transfer.queue.add(pieces);
+        copy::run(streams, &transfer, self.ring, *limit, meanwhile)
     }
 
-    // Gives chunks back as they arrive, each after a second look. The device computes the digests of
+    // Gives chunks back as they arrive, each after its second digest. The device computes the digests of
     // the next chunks while the driver takes the ones before.
     fn let_go(
         &self,
-        feed: &Feed,
-        look: &SecondLook<'_>,
+        transfer: &Transfer,
+        second: &SecondDigest<'_>,
         mut waiting: Vec<usize>,
-        looks: &mut Looks,
+        checked: &mut Checked,
         lost: &mut Lost,
     ) -> Result<()> {
         let Saving { limit, .. } = self.saving;
@@ -187,14 +196,14 @@ impl Take<'_> {
             let next = |left: &[usize]| {
                 let pieces_left: usize = left.iter().sum();
                 // Registered backups cannot be read while copies go to other pages of them.
-                let is_early = look.backups.is_some() && pieces_left > 0;
+                let is_early = second.backups.is_some() && pieces_left > 0;
                 let batch = if is_early { Vec::new() } else { self.arrived(&waiting, left) };
                 let is_late = !is_early && pieces_left * LAST_PART <= self.runs.len();
                 let is_next = !batch.is_empty() || (is_late && may_lose) || waiting.is_empty();
-                // What was looked at goes now, whether or not there is more.
+                // What was digested goes now, whether or not there is more.
                 (is_next || !seen.is_empty()).then_some(batch)
             };
-            let Some(batch) = feed.handover.wait_until(next) else {
+            let Some(batch) = transfer.queue.wait_until(next) else {
                 return Ok(()); // the thread that failed reports the error
             };
             if batch.is_empty() && seen.is_empty() {
@@ -205,26 +214,26 @@ impl Take<'_> {
                 }
                 return Ok(());
             }
-            let progress = || feed.progress();
+            let progress = || transfer.progress();
             limit.ask(TurnStep::CopyingOut, progress)?;
-            let begun = look.begin(batch.iter().map(|chunk| &self.chunks[*chunk]).collect());
+            let begun = second.begin(batch.iter().map(|chunk| &self.chunks[*chunk]).collect());
             for chunk in std::mem::take(&mut seen) {
                 limit.ask(TurnStep::CopyingOut, progress)?;
-                let Leaving { part, range, .. } = &self.chunks[chunk];
+                let DepartingChunk { part, range, .. } = &self.chunks[chunk];
                 drop(unmap(&part.reservation, range)?);
             }
             let found = begun.end()?;
             all_right &= found.iter().all(Vec::is_empty);
-            looks.extend(batch.iter().copied().zip(found));
-            waiting.retain(|chunk| !looks.contains_key(chunk));
+            checked.extend(batch.iter().copied().zip(found));
+            waiting.retain(|chunk| !checked.contains_key(chunk));
             seen = batch;
-            seen.retain(|chunk| looks[chunk].is_empty());
+            seen.retain(|chunk| checked[chunk].is_empty());
         }
     }
 
-    // Chunks that are wholly on the host, as many as are looked at together.
+    // Chunks that are wholly on the host, as many as are digested together.
     fn arrived(&self, waiting: &[usize], left: &[usize]) -> Vec<usize> {
-        let (mut size, most) = (0, self.saving.planner.policy.checked_at_once.0);
+        let (mut size, most) = (0, self.saving.planner.policy.numbers.checked_at_once.0);
         let arrived = waiting.iter().copied().filter(|chunk| left[*chunk] == 0);
         arrived
             .take_while(|chunk| {
@@ -245,10 +254,10 @@ impl Take<'_> {
 }
 
 // Neighbouring pages that changed, each run within one chunk, with the chunk's number.
-fn runs<'b>(changed: &'b [Changed], chunks: &[Leaving<'_>]) -> Vec<(usize, &'b [Changed])> {
+fn runs<'b>(changed: &'b [Changed], chunks: &[DepartingChunk<'_>]) -> Vec<(usize, &'b [Changed])> {
     let mut runs = Vec::new();
     let mut chunk = 0;
-    for run in changed.chunk_by(changes::neighbours) {
+    for run in changed.chunk_by(Changed::is_before) {
         let mut rest = run;
         while let Some(first) = rest.first() {
             while !chunks[chunk].holds(first) {

@@ -1,27 +1,26 @@
 //! Sleep: content leaves the device, addresses stay.
 //!
 //! Plan under the lock (which chunks, which pages), apply without it, commit. At every moment a page is on
-//! the device, or it is saved and a second look right before its memory went has found it unchanged. So
+//! the device, or it is saved and a second digest right before its memory went has found it unchanged. So
 //! whatever fails, what has left is brought back. Where even that fails, the tag is asleep with nothing
 //! lost.
 
 use std::sync::Arc;
 
-use lowtide_device::{Bytes, Mapping};
+use lowtide_device::Mapping;
 use lowtide_types::{Phase, SleepPolicy, SleepReport};
 
 use crate::Result;
-use crate::copy::carriers::Carriers;
-use crate::copy::ring::Ring;
+use crate::copy::streams::CopyStreams;
 use crate::lock::limit::Limit;
 use crate::pool::Pool;
 use crate::state::State;
 use crate::state::arenas::ArenaId;
 use crate::state::tag::{Scope, Tag};
 use crate::turns::Turn;
-use crate::turns::changes::{PageTally, Planner, ToSave};
 use crate::turns::parts::{HeldChunks, SleepPart};
 use crate::turns::parts::{WakePart, without};
+use crate::turns::plan::Planner;
 use crate::turns::saving::Saving;
 
 impl Pool {
@@ -94,7 +93,7 @@ impl Pool {
         self.state()?.commit_sleep(&mut turn, &parts, outcome.is_ok());
         if outcome.is_err() {
             // What its streams were given keeps pages pinned until they are waited for.
-            let settled = turn.carriers.as_ref().map_or(Ok(()), Carriers::settle);
+            let settled = turn.copy_streams.as_ref().map_or(Ok(()), CopyStreams::settle);
             if let Err(error) = settled {
                 tracing::warn!(%error, "work of a failed sleep may keep pages pinned for now");
             }
@@ -117,28 +116,16 @@ impl Pool {
     ) -> Result<SleepReport> {
         let freed = parts.iter().map(SleepPart::size).sum();
         let (saved, lost): (Vec<_>, Vec<_>) = parts.iter().partition(|part| part.saves);
-        let (mut tally, mut copied_again) = (PageTally::default(), 0);
+        let mut report = SleepReport::default();
         if saved.iter().any(|part| !part.pages.is_empty()) {
-            let carriers =
-                Carriers::ready(&mut turn.carriers, &self.shared.device, &self.shared.policy)?;
-            let backups = &mut turn.backups;
-            let to_save: Vec<ToSave<'_>> = saved.iter().map(|part| part.to_save()).collect();
-            let others = self.state()?.awake_arenas();
-            let planner = Planner {
-                device: &self.shared.device,
-                stream: &carriers.checks,
-                policy: &self.shared.policy,
-                others: &others,
-                limit,
-            };
-            let plan = planner.plan(backups, &to_save)?;
-            tally = plan.tally;
-            let checks = carriers.checks_packed(&self.shared.policy);
-            let ring = Ring::open(&self.shared.device, &self.shared.policy, Bytes::ZERO, checks);
-            let ring = ring.as_ref();
-            let (parts, lost) = (&saved[..], &lost[..]);
-            let saving = Saving { carriers, planner, parts, lost, checks, ring, limit };
-            copied_again = saving.carry(backups, plan)?;
+            let (device, policy) = (&self.shared.device, &self.shared.policy);
+            let streams = CopyStreams::ready(&mut turn.copy_streams, device, policy)?;
+            let (backups, others) = (&mut turn.backups, self.state()?.awake_arenas());
+            let planner = Planner { device, streams, policy, others: &others, limit };
+            let plan = planner.plan(backups, &saved)?;
+            report = plan.report;
+            let saving = Saving { streams, planner, parts: &saved, lost: &lost, limit };
+            report.copied_again = saving.copy(backups, plan)?;
         } else {
             let all = saved.iter().chain(&lost).copied();
             drop(HeldChunks::unmap(all, limit)?);
@@ -148,15 +135,7 @@ impl Pool {
             }
         }
         turn.backups.shrink();
-        let PageTally { copied, unchanged, zero } = tally;
-        Ok(SleepReport { tags: 0, copied, unchanged, zero, copied_again, freed })
-    }
-}
-
-impl SleepPart {
-    fn to_save(&self) -> ToSave<'_> {
-        let SleepPart { arena_id, reservation, pages, left, .. } = self;
-        ToSave { arena_id: *arena_id, reservation, pages, left }
+        Ok(SleepReport { freed, ..report })
     }
 }
 
@@ -226,7 +205,7 @@ impl Pool {
         let outcome = self.take_rest(&mut turn, &arenas, limit);
         if outcome.is_err() {
             // What its streams were given keeps pages pinned until they are waited for.
-            let settled = turn.carriers.as_ref().map_or(Ok(()), Carriers::settle);
+            let settled = turn.copy_streams.as_ref().map_or(Ok(()), CopyStreams::settle);
             if let Err(error) = settled {
                 tracing::warn!(%error, "work of a failed sleep may keep pages pinned for now");
             }

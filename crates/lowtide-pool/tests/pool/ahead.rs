@@ -26,7 +26,10 @@ fn policies() -> Vec<Policy> {
     let mut policies = Vec::new();
     for packing in [false, true] {
         for direct in [Bytes::ZERO, Bytes::mib(7), Bytes(u64::MAX)] {
-            let policy = ahead().packing(packing).compare_each(1).direct_backups(direct);
+            let policy = ahead()
+                .packing(packing)
+                .numbers(|numbers| numbers.compare_each = 1)
+                .direct_backups(direct);
             policies.push(policy.check_backups(direct == Bytes::mib(7)));
         }
     }
@@ -326,7 +329,8 @@ fn a_page_that_is_being_read_can_be_freed_and_trimmed() {
 fn blocks_come_and_go_and_are_written_meanwhile() {
     for packing in [false, true] {
         let device = host(Bytes::mib(160));
-        let pool = pool_on(&device, ahead().packing(packing).compare_each(1));
+        let pool =
+            pool_on(&device, ahead().packing(packing).numbers(|numbers| numbers.compare_each = 1));
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             let steps = scope.spawn(|| {
@@ -393,7 +397,10 @@ fn refusals_spoil_no_backup() {
         let faults = Arc::new(Faults::default());
         let device = device_over(&host(Bytes::mib(96)), &faults);
         let direct = [Bytes::ZERO, Bytes::mib(5)][seed as usize % 2];
-        let policy = ahead().packing(seed % 4 < 2).compare_each(1).direct_backups(direct);
+        let policy = ahead()
+            .packing(seed % 4 < 2)
+            .numbers(|numbers| numbers.compare_each = 1)
+            .direct_backups(direct);
         let pool = pool_on(&device, policy);
         let mut blocks: Vec<Written> = (0..3)
             .map(|number| Written::new(&pool, Bytes::mib(3), Tag::default(), number))

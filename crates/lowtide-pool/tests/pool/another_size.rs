@@ -142,7 +142,7 @@ fn with_a_fifth_of_the_device_free_other_sizes_call_the_driver_once_in_a_hundred
     let settled: u64 = calls[6..].iter().sum();
     assert!(settled <= (6 * COUNT / 100) as u64, "driver calls by round: {calls:?}");
     assert!(free_thousandths(&device) >= 50, "a twentieth is left to others");
-    let tight = Policy::default().spare_thousandths(0);
+    let tight = Policy::default().numbers(|numbers| numbers.spare_thousandths = 0);
     drop(blocks);
     let mut moving = Replaced::new(fenced(&device, tight), COUNT);
     let moved: u64 = (0..12).map(|round| moving.round(round)).skip(6).sum();
@@ -157,7 +157,10 @@ fn where_the_device_has_little_free_memory_stays_as_tight_as_without_a_look_at_i
         let calls: Vec<u64> = (0..4).map(|round| blocks.round(round)).collect();
         (calls, blocks.pool.counts())
     };
-    assert_eq!(play(Policy::default()), play(Policy::default().spare_thousandths(0)));
+    assert_eq!(
+        play(Policy::default()),
+        play(Policy::default().numbers(|numbers| numbers.spare_thousandths = 0))
+    );
 }
 
 #[test]

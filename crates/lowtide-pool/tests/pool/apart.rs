@@ -23,7 +23,7 @@ fn chunks(pool: &Pool, block: Address, size: Bytes) -> Vec<Range<u64>> {
 #[test]
 fn each_block_has_its_own_chunks_after_a_wake_too() {
     let device = host(Bytes::mib(128));
-    let policy = Policy::default().apart(true).chunk_most(Bytes::mib(8)).small_most(Bytes::ZERO);
+    let policy = Policy::default().apart(Some(Bytes::mib(8)));
     let pool = Pool::builder(&device).policy(policy).build().unwrap();
     // (the block, the largest of its chunks, how many there are), in MiB
     let sizes = [(2, 2, 1), (6, 6, 1), (8, 8, 1), (10, 6, 2), (32, 8, 4), (4, 4, 1)];

@@ -52,7 +52,7 @@ fn policies() -> [Policy; 4] {
         policy(Bytes::ZERO, true),
         policy(Bytes::ZERO, false),
         policy(Bytes(u64::MAX), true),
-        policy(Bytes::mib(4), false).wake_chunk_most(PAGE),
+        policy(Bytes::mib(4), false).numbers(|numbers| numbers.wake_chunk_most = PAGE),
     ]
 }
 

@@ -89,11 +89,15 @@ impl<'a> Game<'a> {
         let keep_backups = seed.is_multiple_of(2);
         let policy = Policy::default().keep_backups(keep_backups).direct_backups(direct_backups);
         let policy = policy.check_backups(seed % 4 < 2);
-        let policy = policy.packing(seed % 7 < 3).compare_each(seed % 2);
+        let policy =
+            policy.packing(seed % 7 < 3).numbers(|numbers| numbers.compare_each = seed % 2);
         let policy = policy.ahead_most(Bytes::mib(seed % 5 * 16));
         // All chunks are looked at together before they leave, or one after the other.
-        let checked_at_once = if seed % 5 < 2 { Bytes::mib(2) } else { policy.checked_at_once };
-        let policy = policy.checked_at_once(checked_at_once);
+        let policy = policy.numbers(|numbers| {
+            if seed % 5 < 2 {
+                numbers.checked_at_once = Bytes::mib(2);
+            }
+        });
         let mut builder = Pool::builder(device).policy(policy);
         if let Some(fence) = &fence {
             builder = builder.fence(Arc::clone(fence) as Arc<dyn Fence>);

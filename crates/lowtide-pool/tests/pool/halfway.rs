@@ -21,7 +21,7 @@ struct Halfway {
 impl Halfway {
     fn new(policy: Policy) -> Halfway {
         let device = host(Bytes(5 * PAGE.0));
-        let pool = pool_on(&device, policy.checked_at_once(PAGE));
+        let pool = pool_on(&device, policy.numbers(|numbers| numbers.checked_at_once = PAGE));
         let tag = pool.tag("weights", SleepPolicy::Offload).unwrap();
         let of_tag = (0..4).map(|seed| Written::new(&pool, PAGE, tag, seed));
         let mut blocks: Vec<Written> = of_tag.collect();
@@ -64,7 +64,9 @@ fn policies() -> impl Iterator<Item = Policy> {
     let direct = [Bytes::ZERO, Bytes(u64::MAX)].into_iter();
     let all = direct.map(|bytes| Policy::default().direct_backups(bytes));
     let all = all.flat_map(|policy| [true, false].map(|keep| policy.keep_backups(keep)));
-    all.flat_map(|policy| [policy, policy.packing(true).compare_each(1)])
+    all.flat_map(|policy| {
+        [policy, policy.packing(true).numbers(|numbers| numbers.compare_each = 1)]
+    })
 }
 
 #[test]

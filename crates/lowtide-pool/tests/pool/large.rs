@@ -117,7 +117,7 @@ fn an_empty_tag_begins_anew() {
 #[test]
 fn no_chunk_is_large_where_the_policy_says_so_or_memory_is_tight() {
     let (device, _) = Device::dry_run(Bytes::mib(256));
-    let policy = Policy::default().large_chunk_most(Bytes::ZERO);
+    let policy = Policy::default().numbers(|numbers| numbers.large_chunk_most = Bytes::ZERO);
     let none = Pool::builder(&device).policy(policy).build().unwrap();
     let block = alloc(&none, Bytes::mib(64));
     assert_eq!(chunks(&none, block), [16; 4]);

@@ -9,18 +9,19 @@ use lowtide_pool::{Policy, Pool, Scope, SleepPolicy, StreamId, Tag};
 #[test]
 fn absurd_policies_are_followed_without_a_panic() {
     let odd = [0, 1, 3, 511, (2 << 20) + 1, u64::MAX / 2, u64::MAX - 1, u64::MAX];
-    let with: [fn(Policy, u64) -> Policy; 11] = [
-        |policy, odd| policy.small_most(Bytes(odd)),
-        |policy, odd| policy.chunks_per_block(odd),
-        |policy, odd| policy.chunks_per_block_when_tight(odd),
-        |policy, odd| policy.chunk_most(Bytes(odd)),
-        |policy, odd| policy.wake_chunk_most(Bytes(odd)),
-        |policy, odd| policy.slack_thousandths(odd),
-        |policy, odd| policy.spare_thousandths(odd),
-        |policy, odd| policy.kept_free_thousandths(odd),
-        |policy, odd| policy.cheap_part(odd),
+    let with: [fn(Policy, u64) -> Policy; 12] = [
+        |policy, odd| policy.numbers(|numbers| numbers.small_most = Bytes(odd)),
+        |policy, odd| policy.numbers(|numbers| numbers.chunks_per_block = odd),
+        |policy, odd| policy.numbers(|numbers| numbers.chunks_per_block_when_tight = odd),
+        |policy, odd| policy.numbers(|numbers| numbers.chunk_most = Bytes(odd)),
+        |policy, odd| policy.numbers(|numbers| numbers.wake_chunk_most = Bytes(odd)),
+        |policy, odd| policy.numbers(|numbers| numbers.slack_thousandths = odd),
+        |policy, odd| policy.numbers(|numbers| numbers.spare_thousandths = odd),
+        |policy, odd| policy.numbers(|numbers| numbers.kept_free_thousandths = odd),
+        |policy, odd| policy.numbers(|numbers| numbers.cheap_part = odd),
         |policy, odd| policy.backup_most(Some(Bytes(odd))),
         |policy, odd| policy.direct_backups(Bytes(odd)),
+        |policy, odd| policy.apart(Some(Bytes(odd))),
     ];
     for set in with {
         for value in odd {

@@ -198,7 +198,7 @@ fn threads_that_make_a_tag_at_once_get_the_same() {
 #[test]
 fn a_trim_goes_from_the_largest_chunk_down_for_as_long_as_it_may() {
     let (device, _) = Device::dry_run(Bytes::gib(1));
-    let policy = Policy::default().large_chunk_most(Bytes::ZERO);
+    let policy = Policy::default().numbers(|numbers| numbers.large_chunk_most = Bytes::ZERO);
     let pool = Pool::builder(&device).policy(policy).build().unwrap();
     // In quarters: chunks of 2, 64 and 8 MiB.
     let sizes = [Bytes::mib(8), Bytes::mib(256), Bytes::mib(32)];

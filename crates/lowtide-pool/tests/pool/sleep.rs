@@ -574,7 +574,9 @@ fn is_in_use(error: &Error) -> bool {
 fn a_wake_makes_whole_pages_whatever_the_policy_says() {
     let device = host(Bytes::mib(64));
     for most in [Bytes::ZERO, Bytes::mib(3), Bytes(u64::MAX)] {
-        let policy = Policy::default().wake_chunk_most(most).chunk_most(most);
+        let policy = Policy::default()
+            .numbers(|numbers| numbers.wake_chunk_most = most)
+            .numbers(|numbers| numbers.chunk_most = most);
         let pool = pool_on(&device, policy);
         let block = Written::new(&pool, Bytes::mib(20), Tag::default(), 1);
         pool.sleep(Scope::Whole).unwrap();

@@ -131,9 +131,11 @@ fn policies() -> [Policy; 8] {
         policy(Bytes(u64::MAX), false, false),
         policy(Bytes::ZERO, false, true),
         policy(Bytes::mib(6), true, true),
-        policy(Bytes::mib(6), true, false).checked_at_once(PAGE),
-        policy(Bytes::mib(6), true, false).packing(true).compare_each(1),
-        policy(Bytes::ZERO, false, true).packing(true).compare_each(0),
+        policy(Bytes::mib(6), true, false).numbers(|numbers| numbers.checked_at_once = PAGE),
+        policy(Bytes::mib(6), true, false)
+            .packing(true)
+            .numbers(|numbers| numbers.compare_each = 1),
+        policy(Bytes::ZERO, false, true).packing(true).numbers(|numbers| numbers.compare_each = 0),
     ]
 }
 
@@ -298,7 +300,11 @@ fn a_page_that_changed_for_its_copy_and_changed_back_is_found_by_its_backup() {
 // The device computes digests while the driver is busy with the chunks before.
 #[test]
 fn chunks_leave_while_the_next_ones_are_looked_at() {
-    let world = World::new(Policy::default().checked_at_once(PAGE).wake_chunk_most(PAGE));
+    let world = World::new(
+        Policy::default()
+            .numbers(|numbers| numbers.checked_at_once = PAGE)
+            .numbers(|numbers| numbers.wake_chunk_most = PAGE),
+    );
     let contents = contents(&world);
     world.pool.sleep(Scope::Whole).unwrap();
     world.pool.wake(Scope::Whole).unwrap();

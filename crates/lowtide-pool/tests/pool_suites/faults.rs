@@ -94,7 +94,8 @@ fn policies() -> [Policy; 3] {
     let policy = |direct_backups, keep_backups| {
         Policy::default().direct_backups(direct_backups).keep_backups(keep_backups)
     };
-    let one_by_one = policy(DIRECT, false).checked_at_once(Bytes::mib(2));
+    let one_by_one =
+        policy(DIRECT, false).numbers(|numbers| numbers.checked_at_once = Bytes::mib(2));
     [policy(Bytes::ZERO, true), one_by_one, policy(Bytes(u64::MAX), true)]
 }
 
@@ -170,7 +171,7 @@ impl World {
 fn every_call_fails_once(turn: Turn) {
     let double = Double::take();
     double.configure("total=256MiB,context=16MiB,reserved=0MiB");
-    let packing = policies()[1].packing(true).compare_each(1);
+    let packing = policies()[1].packing(true).numbers(|numbers| numbers.compare_each = 1);
     let policies = policies().into_iter().chain([packing]).enumerate();
     // One of them is enough for the part in which a bounded sleep differs.
     let skipped = if turn == Turn::BoundedSleep { 2 } else { 0 };
@@ -255,7 +256,7 @@ fn back_up(pool: &Pool) -> lowtide_pool::Result<()> {
 fn every_call_of_a_backup_ahead_fails_once(_: Target) {
     let double = Double::take();
     double.configure("total=256MiB,context=16MiB,reserved=0MiB");
-    let packing = policies()[1].packing(true).compare_each(1);
+    let packing = policies()[1].packing(true).numbers(|numbers| numbers.compare_each = 1);
     for (index, policy) in [policies()[0], policies()[1], packing].into_iter().enumerate() {
         let mut world = World::new(policy.ahead_most(Bytes::gib(1)));
         let begin = |world: &mut World, seed| {
@@ -340,7 +341,7 @@ fn a_large_chunk_that_the_driver_keeps(_: Target) {
 fn a_call_that_fails_for_ever(_: Target) {
     let double = Double::take();
     double.configure("total=256MiB,context=16MiB,reserved=0MiB");
-    let packing = policies()[0].packing(true).compare_each(1);
+    let packing = policies()[0].packing(true).numbers(|numbers| numbers.compare_each = 1);
     for (index, policy) in all_policies().chain([packing]).enumerate() {
         // Each kind of sleep with backups of each kind, some of which are kept.
         let is_bounded = (index + index / 2) % 2 == 1;

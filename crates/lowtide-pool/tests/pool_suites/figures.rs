@@ -21,8 +21,7 @@ const MADE: usize = 8;
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("turns_are_measured_with_packing_and_without", turns_are_measured),
-        Case::new("wakes_at_once_are_measured", |target| wakes_are_measured(target, false)),
-        Case::new("packed_wakes_at_once_are_measured", |target| wakes_are_measured(target, true)),
+        Case::new("wakes_at_once_are_measured", wakes_are_measured),
         Case::new("first_sleeps_are_measured", first_sleeps_are_measured),
     ]
 }
@@ -176,21 +175,21 @@ fn weights(device: &Device) -> Arc<HostMemory> {
     content
 }
 
-// Pools that differ in how much of a wake kernels help with, in turn: rested and at once.
-fn wakes_are_measured(target: Target, packing: bool) {
+// A raw and a packed pool, in turn: rested and at once.
+fn wakes_are_measured(target: Target) {
     let sizes = Sizes::of(target);
     let device = Device::cuda(0).unwrap();
     let content = weights(&device);
-    let helped = [("none", Bytes::ZERO), ("8 GiB", Bytes::gib(8)), ("all", Bytes(u64::MAX))];
-    let mut worlds = helped.map(|(_, kernel_copies)| {
-        let policy = Policy::default().packing(packing).kernel_copies(kernel_copies);
+    let forms = [("raw", false), ("packed", true)];
+    let mut worlds = forms.map(|(_, packing)| {
+        let policy = Policy::default().packing(packing);
         let world = World::new(&device, policy, sizes.blocks, sizes.lost);
         world.fill(&device, &content, 0);
         world.pool.sleep(Scope::Whole).unwrap();
         world.pool.wake(Scope::Whole).unwrap();
         world
     });
-    let mut at_once = helped.map(|_| Vec::new());
+    let mut at_once = forms.map(|_| Vec::new());
     for _ in 0..sizes.turns {
         for (world, at_once) in worlds.iter_mut().zip(&mut at_once) {
             thread::sleep(sizes.rest);
@@ -203,11 +202,10 @@ fn wakes_are_measured(target: Target, packing: bool) {
         }
     }
     println!();
-    for (((name, _), world), at_once) in helped.iter().zip(&mut worlds).zip(&mut at_once) {
+    for (((name, _), world), at_once) in forms.iter().zip(&mut worlds).zip(&mut at_once) {
         let (rested, at_once) = (median(&mut world.wakes), median(at_once));
         println!(
-            "{}, kernels help with {name}: rested {rested:.4} s, at once {at_once:.4} s, {:.3} of it",
-            if packing { "packed" } else { "raw" },
+            "{name}: rested {rested:.4} s, at once {at_once:.4} s, {:.3} of it",
             at_once / rested,
         );
     }
@@ -218,10 +216,9 @@ fn first_sleeps_are_measured(target: Target) {
     let sizes = Sizes::of(target);
     let device = Device::cuda(0).unwrap();
     let content = weights(&device);
-    for kernels in ["digests", "copies", "packing"] {
+    for kernels in ["digests", "packing"] {
         let load = || match kernels {
             "digests" => device.prepare_digests(),
-            "copies" => device.prepare_copies(),
             _ => device.prepare_packing(),
         };
         println!("\nloading the kernels for {kernels}: {:.4} s", seconds(|| load().unwrap()));
@@ -229,7 +226,9 @@ fn first_sleeps_are_measured(target: Target) {
     let policies = [("raw", false, 0), ("packed", true, 0), ("packed and checked", true, 1)];
     for round in 0..2 {
         for (name, packing, compare_each) in policies {
-            let policy = Policy::default().packing(packing).compare_each(compare_each);
+            let policy = Policy::default()
+                .packing(packing)
+                .numbers(|numbers| numbers.compare_each = compare_each);
             let world = World::new(&device, policy, sizes.blocks, sizes.lost);
             let sleep = |turn| {
                 world.fill(&device, &content, turn);

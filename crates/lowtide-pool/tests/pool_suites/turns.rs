@@ -335,7 +335,7 @@ fn zeros_come_back(target: Target) {
 fn a_stopped_wake_is_taken_back(_: Target) {
     let device = Device::cuda(0).unwrap();
     let hands = Hands::new(&device);
-    let policy = Policy::default().wake_chunk_most(Bytes::mib(2));
+    let policy = Policy::default().numbers(|numbers| numbers.wake_chunk_most = Bytes::mib(2));
     let pool = Pool::builder(&device).policy(policy).build().unwrap();
     let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
     let size = 9 << 20;

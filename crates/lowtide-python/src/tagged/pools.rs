@@ -78,10 +78,10 @@ impl TaggedPool {
     fn new(number: u32) -> Result<TaggedPool, Refusal> {
         let device = Device::open(DeviceId::Cuda(number))?;
         // Each segment of torch has chunks of its own, as few as possible: a free returns them whole.
-        let policy = Policy::default().apart(true).chunk_most(Bytes::mib(512));
+        let policy = Policy::default().apart(Some(Bytes::mib(512)));
         // `lowtide.ahead` decides whether any are made. They take what the sleep itself would take.
         let policy = policy.ahead_most(Bytes(u64::MAX));
-        let pool = Pool::builder(&device).policy(policy.small_most(Bytes::ZERO)).build()?;
+        let pool = Pool::builder(&device).policy(policy).build()?;
         let releaser = lowtide::releaser(&device);
         releaser.add_pool(&pool);
         Ok(TaggedPool { pool, releaser, tables: Mutex::default() })

@@ -1,6 +1,6 @@
 //! The parts of lowtide that synchronise, under a model checker.
 //!
-//! The gate, the idle policy, the turns of a pool and the hand-over between its copying threads import
+//! The gate, the idle policy, the turns of a pool and the queue between its copying threads import
 //! their locks from `crate::sync`. Here the same files are compiled a second time, beside a `sync` whose
 //! locks are loom's, so that the models try every order in which threads can come. The crates themselves
 //! know of no model. `cargo test -p lowtide-testing --test models`.
@@ -35,8 +35,7 @@ pub mod idle;
 pub mod error;
 #[path = "../../../lowtide-pool/src/copy"]
 pub mod copy {
-    pub mod handover;
-    pub mod lanes;
+    pub mod queue;
 }
 #[path = "../../../lowtide-pool/src/lock"]
 pub mod lock {

@@ -1,4 +1,4 @@
-//! Turns, jobs and the hand-over between copying threads under a model checker: every order in which
+//! Turns, jobs and the queue between copying threads under a model checker: every order in which
 //! two threads can come, and for three every order with few changes of thread that nobody asked for.
 //!
 //! Loom sees a lost wake-up as a
@@ -7,8 +7,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool as Flag, AtomicUsize as Count};
 
-use crate::copy::handover::{Handover, Job, LaneRoom, Load, Ready, Staged, Way};
-use crate::copy::lanes::{Haul, copy, drive};
+use crate::copy::queue::{
+    CopyWork, Depth, Direction, Job, Queue, QueuedPiece, copy_all, submit_all,
+};
 use crate::lock::monitor::Monitor;
 use crate::models;
 use crate::state::tag::{Scope, Tag};
@@ -27,8 +28,8 @@ pub(crate) const MODELS: &[(&str, fn())] = models![
     a_turn_that_is_stopped_while_it_waits_leaves_no_trace,
     every_piece_arrives_once_and_every_thread_ends,
     every_thread_ends_where_nothing_is_waited_for_either,
-    two_lanes_take_pieces_from_one_queue_and_both_end,
-    a_refusal_of_one_lane_ends_the_other,
+    two_engines_take_pieces_from_one_queue_and_both_end,
+    a_refusal_of_one_engine_ends_the_other,
     two_threads_copy_the_parts_of_one_piece,
     a_refusal_ends_every_thread_whoever_waits_for_what,
     a_caller_that_stops_ends_every_thread,
@@ -214,15 +215,20 @@ fn a_turn_that_is_stopped_while_it_waits_leaves_no_trace() {
     }
 }
 
-/// A piece of one or two parts that goes through a buffer.
-struct InParts {
+/// A piece that is direct, or of one or two parts that go through a buffer.
+struct Piece {
     number: usize,
     parts: usize,
+    is_packed: bool,
 }
 
-impl Staged for InParts {
+impl QueuedPiece for Piece {
     fn parts(&self) -> usize {
         self.parts
+    }
+
+    fn is_packed(&self) -> bool {
+        self.is_packed
     }
 }
 
@@ -236,50 +242,58 @@ struct Buffer {
     sent: Flag,
 }
 
-type Lanes = Handover<usize, InParts, Arc<Buffer>>;
-
 /// A copy whose memory only remembers what was done to it.
-struct Carrying {
-    lanes: Lanes,
+struct Copying {
+    queue: Queue<Piece, Arc<Buffer>>,
     /// How often each piece arrived.
     arrived: Vec<Count>,
     /// The piece whose copy the driver refuses.
     refused: Option<usize>,
 }
 
-impl Carrying {
-    fn new(way: Way, pieces: usize, buffers_most: usize, refused: Option<usize>) -> Arc<Carrying> {
+impl Copying {
+    fn new(
+        direction: Direction,
+        pieces: usize,
+        buffers_most: usize,
+        refused: Option<usize>,
+    ) -> Arc<Copying> {
         // All in one chunk.
-        let lanes = Handover::new(way, vec![pieces], buffers_most);
+        let queue = Queue::new(direction, vec![pieces], buffers_most);
         let arrived = (0..pieces).map(|_| Count::default()).collect();
-        Arc::new(Carrying { lanes, arrived, refused })
+        Arc::new(Copying { queue, arrived, refused })
     }
 
-    // The thread that speaks with the driver, and so many that copy.
-    fn spawn(self: &Arc<Carrying>, copiers: usize) -> Vec<thread::JoinHandle<()>> {
-        self.spawn_lanes(1, copiers)
+    // The thread that submits, and so many that copy.
+    fn spawn(self: &Arc<Copying>, copiers: usize) -> Vec<thread::JoinHandle<()>> {
+        self.spawn_engines(1, copiers)
     }
 
-    // So many threads that speak with the driver, and so many that copy.
-    fn spawn_lanes(
-        self: &Arc<Carrying>,
-        drivers: usize,
+    // So many threads that submit, of which the second takes only packed pieces, and so many that copy.
+    fn spawn_engines(
+        self: &Arc<Copying>,
+        submitters: usize,
         copiers: usize,
     ) -> Vec<thread::JoinHandle<()>> {
         let spawn = |number| {
-            let carrying = Arc::clone(self);
+            let copying = Arc::clone(self);
             thread::spawn(move || {
-                let Carrying { lanes, .. } = &*carrying;
-                let work = &*carrying;
-                lanes.watch(if number < drivers { drive(lanes, work) } else { copy(lanes, work) });
+                let queue = &copying.queue;
+                let depth = Depth { packed_only: number == 1, ..Depth::ALONE };
+                let work = Engine { copying: &copying, depth };
+                queue.end_if_failed(if number < submitters {
+                    submit_all(queue, &work)
+                } else {
+                    copy_all(queue, &work)
+                });
             })
         };
-        (0..drivers + copiers).map(spawn).collect()
+        (0..submitters + copiers).map(spawn).collect()
     }
 
     // Waits until the chunk has arrived; whether it has.
     fn wait(&self) -> bool {
-        self.lanes.wait_until(|left| (left[0] == 0).then_some(())).is_some()
+        self.queue.wait_until(|left| (left[0] == 0).then_some(())).is_some()
     }
 
     fn assert_all_arrived(&self, threads: Vec<thread::JoinHandle<()>>) {
@@ -287,12 +301,7 @@ impl Carrying {
             thread.join().unwrap();
         }
         assert!(self.arrived.iter().all(|count| count.load(Relaxed) == 1));
-        assert_eq!(self.lanes.arrived_bytes(), self.arrived.len() as u64);
-    }
-
-    fn arrive(&self, number: usize) {
-        self.arrived[number].fetch_add(1, Relaxed);
-        self.lanes.arrived(0, 1);
+        assert_eq!(self.queue.arrived_bytes(), self.arrived.len() as u64);
     }
 }
 
@@ -300,11 +309,17 @@ fn refusal() -> Error {
     Error::Broken { during: "the model" }
 }
 
-impl Haul<usize, InParts, Arc<Buffer>> for Carrying {
-    type Sent = (usize, Option<Arc<Buffer>>);
+/// The work of a thread.
+struct Engine<'a> {
+    copying: &'a Copying,
+    depth: Depth,
+}
 
-    fn room(&self) -> LaneRoom {
-        LaneRoom::ALONE
+impl CopyWork<Piece, Arc<Buffer>> for Engine<'_> {
+    type Submitted = ();
+
+    fn depth(&self) -> Depth {
+        self.depth
     }
 
     fn go_on(&self) -> Result<()> {
@@ -315,158 +330,153 @@ impl Haul<usize, InParts, Arc<Buffer>> for Carrying {
         Ok(Arc::default())
     }
 
-    fn send(&self, load: &Load<usize, InParts, Arc<Buffer>>) -> Result<Self::Sent> {
-        let job = match load {
-            Load::Direct(number) => return Ok((*number, None)),
-            Load::Staged(job) => job,
-        };
-        if self.lanes.way() == Way::In {
-            let copied = job.buffer.copied.swap(0, Relaxed);
-            assert_eq!(copied, job.staged.parts, "every part is in the buffer");
+    fn submit(&self, job: &Job<Piece, Arc<Buffer>>) -> Result<()> {
+        assert!(job.piece.is_packed || !self.depth.packed_only, "it leaves raw pieces alone");
+        let Some(buffer) = &job.buffer else { return Ok(()) };
+        if self.copying.queue.direction() == Direction::In {
+            let copied = buffer.copied.swap(0, Relaxed);
+            assert_eq!(copied, job.piece.parts, "every part is in the buffer");
         }
-        assert!(!job.buffer.sent.swap(true, Relaxed), "two pieces in a buffer");
-        Ok((job.staged.number, Some(Arc::clone(&job.buffer))))
+        assert!(!buffer.sent.swap(true, Relaxed), "two pieces in a buffer");
+        Ok(())
     }
 
-    fn wait(&self, _: &Load<usize, InParts, Arc<Buffer>>, sent: Self::Sent) -> Result<()> {
-        let (number, buffer) = sent;
-        if self.refused == Some(number) {
+    fn wait(&self, job: &Job<Piece, Arc<Buffer>>, (): ()) -> Result<()> {
+        if self.copying.refused == Some(job.piece.number) {
             return Err(refusal());
         }
-        if let (Way::In, Some(buffer)) = (self.lanes.way(), buffer) {
+        if let (Direction::In, Some(buffer)) = (self.copying.queue.direction(), &job.buffer) {
             assert!(buffer.sent.swap(false, Relaxed), "it was on its way");
         }
         Ok(())
     }
 
-    fn copy(&self, job: &Job<InParts, Arc<Buffer>>, part: usize) -> Result<()> {
-        let (Buffer { copied, sent }, parts) = (&*job.buffer, job.staged.parts);
-        assert!(part < parts);
-        assert_eq!(sent.load(Relaxed), self.lanes.way() == Way::Out, "its turn to be copied");
-        if copied.fetch_add(1, Relaxed) + 1 == parts && self.lanes.way() == Way::Out {
+    fn copy(&self, job: &Job<Piece, Arc<Buffer>>, part: usize) -> Result<()> {
+        let is_out = self.copying.queue.direction() == Direction::Out;
+        let Buffer { copied, sent } = &**job.buffer.as_ref().unwrap();
+        assert!(part < job.piece.parts);
+        assert_eq!(sent.load(Relaxed), is_out, "its turn to be copied");
+        if copied.fetch_add(1, Relaxed) + 1 == job.piece.parts && is_out {
             copied.store(0, Relaxed);
             sent.store(false, Relaxed);
         }
         Ok(())
     }
 
-    fn direct_arrived(&self, number: &usize) {
-        self.arrive(*number);
+    fn arrived(&self, piece: &Piece) {
+        self.copying.arrived[piece.number].fetch_add(1, Relaxed);
+        self.copying.queue.arrived(0, 1);
     }
+}
 
-    fn staged_arrived(&self, staged: &InParts) {
-        self.arrive(staged.number);
-    }
+fn piece(number: usize, parts: usize) -> Piece {
+    Piece { number, parts, is_packed: number > 0 }
 }
 
 // A direct piece and two that share one buffer, one of them in two parts.
-fn pieces() -> [Ready<usize, InParts>; 3] {
-    [
-        Ready::Direct(0),
-        Ready::Staged(InParts { number: 1, parts: 2 }),
-        Ready::Staged(InParts { number: 2, parts: 1 }),
-    ]
+fn pieces() -> [Piece; 3] {
+    [piece(0, 0), piece(1, 2), piece(2, 1)]
 }
 
 fn every_piece_arrives_once_and_every_thread_ends() {
-    for way in [Way::Out, Way::In] {
+    for direction in [Direction::Out, Direction::In] {
         check(Some(2), move || {
-            let carrying = Carrying::new(way, 3, 1, None);
-            let threads = carrying.spawn(1);
+            let copying = Copying::new(direction, 3, 1, None);
+            let threads = copying.spawn(1);
             for piece in pieces() {
-                carrying.lanes.add([piece]);
+                copying.queue.add([piece]);
             }
-            assert!(carrying.wait(), "nobody failed");
-            carrying.lanes.close();
-            carrying.assert_all_arrived(threads);
-            assert_eq!(carrying.lanes.end().0.len(), 1, "it is there for the next copy");
+            assert!(copying.wait(), "nobody failed");
+            copying.queue.close();
+            copying.assert_all_arrived(threads);
+            assert_eq!(copying.queue.end().0.len(), 1, "it is there for the next copy");
         });
     }
 }
 
 fn every_thread_ends_where_nothing_is_waited_for_either() {
-    for way in [Way::Out, Way::In] {
+    for direction in [Direction::Out, Direction::In] {
         check(Some(2), move || {
-            let carrying = Carrying::new(way, 3, 2, None);
-            let threads = carrying.spawn(1);
-            carrying.lanes.add(pieces());
-            carrying.lanes.close();
-            carrying.assert_all_arrived(threads);
+            let copying = Copying::new(direction, 3, 2, None);
+            let threads = copying.spawn(1);
+            copying.queue.add(pieces());
+            copying.queue.close();
+            copying.assert_all_arrived(threads);
         });
     }
 }
 
 // A direct piece and one in a buffer: with more, two lanes have too many orders to try.
-fn two_pieces() -> [Ready<usize, InParts>; 2] {
-    [Ready::Direct(0), Ready::Staged(InParts { number: 1, parts: 1 })]
+fn two_pieces() -> [Piece; 2] {
+    [piece(0, 0), piece(1, 1)]
 }
 
 // Each of two lanes may find that the other has taken what it was told of, and both must hear of the end.
-fn two_lanes_take_pieces_from_one_queue_and_both_end() {
+fn two_engines_take_pieces_from_one_queue_and_both_end() {
     check(Some(2), || {
-        let carrying = Carrying::new(Way::In, 2, 1, None);
-        let threads = carrying.spawn_lanes(2, 1);
-        carrying.lanes.add(two_pieces());
-        carrying.lanes.close();
-        carrying.assert_all_arrived(threads);
+        let copying = Copying::new(Direction::In, 2, 1, None);
+        let threads = copying.spawn_engines(2, 1);
+        copying.queue.add(two_pieces());
+        copying.queue.close();
+        copying.assert_all_arrived(threads);
     });
 }
 
-fn a_refusal_of_one_lane_ends_the_other() {
+fn a_refusal_of_one_engine_ends_the_other() {
     check(Some(2), move || {
-        let carrying = Carrying::new(Way::In, 2, 1, Some(1));
-        let threads = carrying.spawn_lanes(2, 1);
-        carrying.lanes.add(two_pieces());
+        let copying = Copying::new(Direction::In, 2, 1, Some(1));
+        let threads = copying.spawn_engines(2, 1);
+        copying.queue.add(two_pieces());
         for thread in threads {
             thread.join().unwrap();
         }
-        assert!(carrying.lanes.end().1.is_err());
+        assert!(copying.queue.end().1.is_err());
     });
 }
 
 fn two_threads_copy_the_parts_of_one_piece() {
-    for way in [Way::Out, Way::In] {
+    for direction in [Direction::Out, Direction::In] {
         check(Some(2), move || {
-            let carrying = Carrying::new(way, 1, 1, None);
-            let threads = carrying.spawn(2);
-            carrying.lanes.add([Ready::Staged(InParts { number: 0, parts: 2 })]);
-            carrying.lanes.close();
-            carrying.assert_all_arrived(threads);
+            let copying = Copying::new(direction, 1, 1, None);
+            let threads = copying.spawn(2);
+            copying.queue.add([piece(0, 2)]);
+            copying.queue.close();
+            copying.assert_all_arrived(threads);
         });
     }
 }
 
 fn a_refusal_ends_every_thread_whoever_waits_for_what() {
-    for way in [Way::Out, Way::In] {
+    for direction in [Direction::Out, Direction::In] {
         for refused in 0..3 {
             check(Some(2), move || {
-                let carrying = Carrying::new(way, 3, 1, Some(refused));
-                let threads = carrying.spawn(1);
-                carrying.lanes.add(pieces());
-                assert!(!carrying.wait(), "one of them never arrives");
-                carrying.lanes.close();
+                let copying = Copying::new(direction, 3, 1, Some(refused));
+                let threads = copying.spawn(1);
+                copying.queue.add(pieces());
+                assert!(!copying.wait(), "one of them never arrives");
+                copying.queue.close();
                 for thread in threads {
                     thread.join().unwrap();
                 }
-                assert!(carrying.lanes.end().1.is_err());
+                assert!(copying.queue.end().1.is_err());
             });
         }
     }
 }
 
 fn a_caller_that_stops_ends_every_thread() {
-    for way in [Way::Out, Way::In] {
+    for direction in [Direction::Out, Direction::In] {
         check(Some(2), move || {
-            let carrying = Carrying::new(way, 4, 1, None);
-            let threads = carrying.spawn(1);
-            carrying.lanes.add(pieces());
+            let copying = Copying::new(direction, 4, 1, None);
+            let threads = copying.spawn(1);
+            copying.queue.add(pieces());
             // The fourth never comes.
-            carrying.lanes.watch(Err(refusal()));
-            assert!(!carrying.wait());
+            copying.queue.end_if_failed(Err(refusal()));
+            assert!(!copying.wait());
             for thread in threads {
                 thread.join().unwrap();
             }
-            assert!(carrying.lanes.end().1.is_err());
+            assert!(copying.queue.end().1.is_err());
         });
     }
 }

@@ -296,7 +296,7 @@ fn tagged(device: &Device, has_strays: bool, dice: &mut Dice) -> Tagged {
         .direct_backups(dice.pick(&[Bytes::ZERO, Bytes::mib(6), Bytes(u64::MAX)]))
         .backup_most(dice.pick(&[None, None, Some(Bytes::mib(24)), Some(Bytes::mib(4))]))
         .check_backups(has_strays || dice.one_in(2))
-        .checked_at_once(dice.pick(&[Bytes::mib(2), Bytes::gib(2)]));
+        .numbers(|numbers| numbers.checked_at_once = dice.pick(&[Bytes::mib(2), Bytes::gib(2)]));
     let pool = Pool::builder(device).policy(policy).build();
     let pool = pool.unwrap_or_else(|error| fail(format!("no pool: {error}")));
     let mut index = 0;
