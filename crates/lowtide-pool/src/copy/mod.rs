@@ -18,9 +18,9 @@ use std::thread;
 
 use crate::copy::packing::Ring;
 use crate::copy::piece::Piece;
-use crate::copy::queue::{CopyWork, Depth, Job, QueuedPiece, copy_all, submit_all};
+use crate::copy::queue::{CopyWork, Job, QueuedPiece, copy_all, submit_all};
 use crate::copy::streams::{CopyStreams, Engine};
-use crate::copy::transfer::{COPY_ENGINE_DEPTH, KERNELS_DEPTH, Transfer, Work};
+use crate::copy::transfer::{Transfer, Work};
 use crate::lock::limit::Limit;
 use crate::{Error, Result};
 
@@ -43,16 +43,10 @@ pub(crate) fn run(
     let threads = (cores - cores / 4).min(THREADS_MOST).min(transfer.parts);
     let queue = &transfer.queue;
     queue.lend(std::mem::take(&mut *streams.buffers()));
-    let engines = transfer.engines(ring);
-    let work = |engine: &Engine| {
-        let depth = match engine {
-            _ if engines.len() == 1 => Depth::ALONE,
-            Engine::CopyEngine => COPY_ENGINE_DEPTH,
-            Engine::Kernels => KERNELS_DEPTH,
-        };
-        Work { streams, transfer, ring, limit, engine: *engine, depth }
-    };
-    let all: Vec<Work<'_>> = engines.iter().map(work).collect();
+    let of_transfer = transfer.engines(streams);
+    let engines = of_transfer.len();
+    let work = |engine: &Engine| Work { streams, transfer, ring, limit, engine: *engine, engines };
+    let all: Vec<Work<'_>> = of_transfer.iter().map(work).collect();
     let all = &all;
     let outcome = thread::scope(|scope| {
         let _panic = EndAll(transfer);
@@ -96,8 +90,8 @@ pub(crate) fn run_here(
     ring: Option<&Ring>,
     pieces: impl IntoIterator<Item = Piece>,
 ) -> Result<()> {
-    let (engine, depth) = (Engine::CopyEngine, Depth::ALONE);
-    let work = Work { streams, transfer, ring, limit: Limit::NONE, engine, depth };
+    let (engine, limit) = (Engine::CopyEngine, Limit::NONE);
+    let work = Work { streams, transfer, ring, limit, engine, engines: 1 };
     for piece in pieces {
         let parts = piece.parts();
         let job = Job::new(piece, if parts == 0 { None } else { Some(streams.take_buffer()?) });
@@ -133,7 +127,7 @@ mod tests {
     use super::*;
     use crate::backups::slab::Memory;
     use crate::copy::packing::{self, Form, PieceForm};
-    use crate::copy::queue::Direction;
+    use crate::copy::queue::{Depth, Direction};
     use crate::lock::limit::Progress;
     use crate::policy::{PAGE, Policy};
 
@@ -310,11 +304,11 @@ mod tests {
                 world.streams.checks.fill(all, 0, world.reservation.size()).unwrap();
                 world.streams.checks.synchronize().unwrap();
                 let transfer = &Transfer::new(Direction::In, SIZES.len(), &packed);
-                assert_eq!(transfer.engines(ring).len(), 1 + usize::from(ring.is_some()));
+                assert_eq!(transfer.engines(&world.streams).len(), 2);
                 transfer.queue.add(packed.clone());
                 transfer.queue.close();
-                let (streams, limit, depth) = (&world.streams, Limit::NONE, KERNELS_DEPTH);
-                let work = &Work { streams, transfer, ring, limit, engine, depth };
+                let (streams, limit) = (&world.streams, Limit::NONE);
+                let work = &Work { streams, transfer, ring, limit, engine, engines: 2 };
                 let read = world.streams.read.load(Relaxed);
                 thread::scope(|scope| {
                     scope.spawn(|| {
@@ -333,20 +327,22 @@ mod tests {
     }
 
     #[test]
-    fn kernels_help_with_many_packed_pieces_on_the_way_in() {
+    fn kernels_help_with_many_pieces_on_the_way_in() {
         let world = World::new(|_| true);
-        let ring = world.streams.ring_of_wake(Bytes::ZERO);
-        let engines = |direction, pieces: &[Piece]| {
-            Transfer::new(direction, SIZES.len(), pieces).engines(ring.as_ref()).len()
-        };
-        let (raw, packed) = (world.pieces(), world.packed());
-        assert_eq!([engines(Direction::In, &packed), engines(Direction::Out, &packed)], [2, 1]);
-        assert_eq!(engines(Direction::In, &raw), 1, "the copy engine is faster");
-        assert_eq!(engines(Direction::In, &packed[..2]), 1, "it is not worth a thread");
-        assert_eq!(Transfer::new(Direction::In, SIZES.len(), &packed).engines(None).len(), 1);
+        let transfer = |direction, pieces: &[Piece]| Transfer::new(direction, SIZES.len(), pieces);
+        let engines =
+            |direction, pieces: &[Piece]| transfer(direction, pieces).engines(&world.streams).len();
+        for pieces in [world.pieces(), world.packed()] {
+            assert_eq!([engines(Direction::In, &pieces), engines(Direction::Out, &pieces)], [2, 1]);
+            assert_eq!(engines(Direction::In, &pieces[..2]), 1, "it is not worth a thread");
+        }
+        let transfer = transfer(Direction::In, &world.pieces());
+        assert!(transfer.depth(Engine::Kernels, 2).most > 0, "at the beginning");
+        transfer.queue.arrived(0, Bytes::gib(8).0);
+        assert_eq!(transfer.depth(Engine::Kernels, 2).most, 0, "the copy engine has rested");
+        assert_eq!(transfer.depth(Engine::CopyEngine, 2), Depth::ALONE);
     }
 
-    // Kernels leave raw pieces to the copy engine, whatever comes first.
     #[test]
     fn two_engines_bring_in_pieces_of_both_forms() {
         for world in worlds() {

@@ -24,9 +24,6 @@ use crate::policy::{PAGE, PIECE, Policy};
 /// The number of streams that pack and unpack through the ring: one copies while a kernel of another runs.
 pub(crate) const PACKING_STREAMS: usize = 3;
 
-/// The number of streams on which kernels unpack from host memory: while one begins or ends, another reads.
-pub(crate) const READING_STREAMS: usize = 2;
-
 /// The size of a packed piece.
 const PACKED_PIECE: u64 = PIECE / PAGE * Form::Packed.bytes();
 
@@ -147,15 +144,17 @@ impl PieceForm {
     }
 
     /// Gives the copy of a piece to the device to a stream. Without a place in a ring, a kernel reads packed
-    /// pages from host memory.
+    /// pages from host memory; `by_kernel`, raw ones too.
     pub(crate) fn copy_in(
         &self,
         stream: &Stream,
         from: OnHost<'_>,
         to: OnDevice<'_>,
         place: Option<RingPlace<'_>>,
+        by_kernel: bool,
     ) -> Result<()> {
         match (self.form, place) {
+            (Form::Raw, _) if by_kernel => stream.copy_in_by_kernel(from, to, self.size()),
             (Form::Raw, _) => stream.copy_in(from, to, self.size()),
             (Form::Packed, None) => stream.unpack(from, to, self.pages),
             (Form::Packed, Some(RingPlace { packed, .. })) => {

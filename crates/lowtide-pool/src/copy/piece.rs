@@ -38,13 +38,13 @@ impl QueuedPiece for Piece {
     fn parts(&self) -> usize {
         if self.memory.is_direct() { 0 } else { self.stored().end.div_ceil(PART) as usize }
     }
-
-    fn is_packed(&self) -> bool {
-        self.form.form == Form::Packed
-    }
 }
 
 impl Piece {
+    pub(crate) fn is_packed(&self) -> bool {
+        self.form.form == Form::Packed
+    }
+
     // The range of its bytes on the host, from the beginning of its first part.
     fn stored(&self) -> Range<u64> {
         let start = self.at.0 % PART;

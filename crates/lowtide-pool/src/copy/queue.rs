@@ -31,8 +31,6 @@ pub enum Direction {
 pub trait QueuedPiece {
     /// Returns the number of parts that threads copy side by side through a staging buffer. Zero: it is direct.
     fn parts(&self) -> usize;
-    /// Returns whether its pages are packed.
-    fn is_packed(&self) -> bool;
 }
 
 /// The copies that a submitting thread may have in flight. Two threads take pieces from one queue, so the
@@ -43,14 +41,12 @@ pub struct Depth {
     pub most: usize,
     /// Direct pieces fill the gaps: one is submitted where fewer copies than this are in flight.
     pub direct_below: usize,
-    /// Takes only pieces that are packed.
-    pub packed_only: bool,
 }
 
 impl Depth {
     /// The depth of the only engine. The link has a piece, and a direct one behind it for when that
     /// arrives. More would stand before staged pieces, and for their buffers the threads wait.
-    pub const ALONE: Depth = Depth { most: usize::MAX, direct_below: 2, packed_only: false };
+    pub const ALONE: Depth = Depth { most: usize::MAX, direct_below: 2 };
 }
 
 /// A piece on its way.
@@ -339,21 +335,17 @@ impl<P: QueuedPiece, B> Lists<P, B> {
         in_flight: usize,
         depth: Depth,
     ) -> Option<ToSubmit<P, B>> {
-        let takes = |piece: &P| !depth.packed_only || piece.is_packed();
         let staged = match direction {
             Direction::Out => self.begin(),
-            Direction::In => {
-                let next = self.full.iter().position(|job| takes(&job.piece));
-                next.and_then(|next| self.full.remove(next))
-            }
+            Direction::In => self.full.pop_front(),
         };
         if let Some(job) = staged {
             return Some(ToSubmit::Ready(job));
         }
         if in_flight < depth.direct_below
-            && let Some(next) = self.direct.iter().position(takes)
+            && let Some(direct) = self.direct.pop_front()
         {
-            return self.direct.remove(next).map(|direct| ToSubmit::Ready(Job::new(direct, None)));
+            return Some(ToSubmit::Ready(Job::new(direct, None)));
         }
         // Last, because the link waits while a buffer is made, if it has nothing else.
         let is_out = direction == Direction::Out;

@@ -5,17 +5,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lowtide_device::{Bytes, Device, Result, Stream};
 
-use crate::copy::packing::{self, PACKING_STREAMS, READING_STREAMS, Ring, RingParts};
+use crate::copy::packing::{self, PACKING_STREAMS, Ring, RingParts};
 use crate::copy::piece::{BUFFER, StagingBuffer};
 use crate::copy::retry::twice;
 use crate::policy::Policy;
+
+/// The number of streams on which kernels read host memory: while one begins or ends, another reads.
+pub(crate) const READING_STREAMS: usize = 2;
 
 /// The part of the device that moves the bytes of a submitting thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Engine {
     /// The copy engine; packed pieces go through the ring.
     CopyEngine,
-    /// Kernels that unpack from host memory, on the way in.
+    /// Kernels that read host memory themselves, on the way in.
     Kernels,
 }
 
@@ -25,9 +28,9 @@ pub(crate) struct CopyStreams {
     copies: Stream,
     /// For packing and unpacking, in turn. None where pages are not packed.
     packs: Vec<Stream>,
-    /// For kernels that unpack from host memory, in turn. None where pages are not packed.
+    /// For kernels that read host memory, in turn. None where they do not help.
     reads: Vec<Stream>,
-    /// The number of packed pieces that each engine moved, and of sleeps that packed.
+    /// The number of packed pieces that the copy engine moved, of pieces that kernels read, and of sleeps that packed.
     packed: AtomicUsize,
     pub(crate) read: AtomicUsize,
     sleeps: AtomicU64,
@@ -38,15 +41,15 @@ pub(crate) struct CopyStreams {
 
 impl CopyStreams {
     pub(crate) fn new(device: &Device, policy: &Policy) -> Result<CopyStreams> {
-        let packs = packing::is_on(device, policy);
-        let streams = |count: usize| {
-            (0..if packs { count } else { 0 }).map(|_| device.stream()).collect::<Result<Vec<_>>>()
+        let streams = |is_wanted, count: usize| {
+            let count = if is_wanted { count } else { 0 };
+            (0..count).map(|_| device.stream()).collect::<Result<Vec<_>>>()
         };
         Ok(CopyStreams {
             device: device.clone(),
             copies: device.stream()?,
-            packs: streams(PACKING_STREAMS)?,
-            reads: streams(READING_STREAMS)?,
+            packs: streams(packing::is_on(device, policy), PACKING_STREAMS)?,
+            reads: streams(kernels_help(device), READING_STREAMS)?,
             packed: AtomicUsize::new(0),
             read: AtomicUsize::new(0),
             sleeps: AtomicU64::new(0),
@@ -114,15 +117,20 @@ impl CopyStreams {
         (0..=self.packs.len().min(1)).rev().find_map(open)
     }
 
+    /// Returns whether kernels help to copy in.
+    pub(crate) fn has_kernels(&self) -> bool {
+        !self.reads.is_empty()
+    }
+
     /// Returns the stream for a piece, and its number among those of the same kind.
     pub(crate) fn next(&self, engine: Engine, is_packed: bool) -> (usize, &Stream) {
         let (count, streams) = match engine {
             Engine::Kernels => (&self.read, &self.reads),
-            Engine::CopyEngine => (&self.packed, &self.packs),
+            Engine::CopyEngine if is_packed && !self.packs.is_empty() => {
+                (&self.packed, &self.packs)
+            }
+            Engine::CopyEngine => return (0, &self.copies),
         };
-        if !is_packed || streams.is_empty() {
-            return (0, &self.copies);
-        }
         let number = count.fetch_add(1, Relaxed) % streams.len();
         (number, &streams[number])
     }
@@ -143,4 +151,12 @@ impl CopyStreams {
         // A list that is taken or added to in one step.
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+// Loads the kernels that help in wakes, here, which is in the first sleep. Where they cannot be loaded, the copy
+// engine does everything.
+fn kernels_help(device: &Device) -> bool {
+    let load = || device.prepare_copies();
+    let refused = |error: &lowtide_device::Error| tracing::warn!(%error, "no kernel helps to copy");
+    device.copies_by_kernel() && load().inspect_err(refused).is_ok()
 }

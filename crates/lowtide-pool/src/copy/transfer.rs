@@ -8,11 +8,11 @@ use lowtide_device::digest::Digest;
 use lowtide_device::{Address, Bytes, Mark, PendingDigests, Stream};
 
 use crate::Result;
-use crate::copy::packing::{READING_STREAMS, Ring};
+use crate::copy::packing::Ring;
 use crate::copy::piece::{Piece, StagingBuffer};
 use crate::copy::queue::{CopyWork, Depth, Direction, Job, Queue, QueuedPiece};
 use crate::copy::retry::twice;
-use crate::copy::streams::{CopyStreams, Engine};
+use crate::copy::streams::{CopyStreams, Engine, READING_STREAMS};
 use crate::error::TurnStep;
 use crate::lock::limit::{Limit, Progress};
 use crate::policy::{PAGE, PIECE};
@@ -22,21 +22,22 @@ pub(crate) const BUFFERS_MOST: usize = 8;
 
 /// What each of two engines may have in flight: few pieces, so that the other finds some. Direct pieces are
 /// for gaps on the link, and kernels take one only where they have nothing else.
-pub(crate) const COPY_ENGINE_DEPTH: Depth = Depth { most: 3, direct_below: 2, packed_only: false };
-pub(crate) const KERNELS_DEPTH: Depth =
-    Depth { most: READING_STREAMS, direct_below: 1, packed_only: true };
+const COPY_ENGINE_DEPTH: Depth = Depth { most: 3, direct_below: 2 };
+const KERNELS_DEPTH: Depth = Depth { most: READING_STREAMS, direct_below: 1 };
 
-/// Kernels help to bring in more packed bytes than this.
+/// Kernels help in copies of more bytes than this.
 const HELPED_FROM: Bytes = Bytes(4 * PIECE);
+/// Kernels help with this many bytes. By then the driver has cleared what a sleep freed, and a kernel uses the link
+/// a little worse than a rested copy engine.
+const HELPED_UP_TO: Bytes = Bytes::gib(8);
 
 /// Pieces on their way, and how far they have come.
 pub(crate) struct Transfer {
     pub(crate) queue: Queue<Piece, StagingBuffer>,
     /// The parts of all expected pieces that go through buffers.
     pub(crate) parts: usize,
-    /// The bytes of all expected pieces, and of those that are packed.
+    /// The bytes of all expected pieces.
     total: Bytes,
-    packed: Bytes,
     /// The digests of what packed pages unpack to, by address, where they are checked.
     unpacked: Mutex<BTreeMap<u64, Digest>>,
 }
@@ -48,28 +49,37 @@ impl Transfer {
         chunks: usize,
         expected: impl IntoIterator<Item: Borrow<Piece>>,
     ) -> Transfer {
-        let (mut left, mut parts) = (vec![0; chunks], 0);
-        let (mut total, mut packed) = (Bytes::ZERO, Bytes::ZERO);
+        let (mut left, mut parts, mut total) = (vec![0; chunks], 0, Bytes::ZERO);
         for piece in expected {
             let piece = piece.borrow();
             left[piece.chunk] += 1;
             parts += piece.parts();
             total += piece.form.size();
-            packed += if piece.is_packed() { piece.form.size() } else { Bytes::ZERO };
         }
         let (queue, unpacked) = (Queue::new(direction, left, BUFFERS_MOST), Mutex::default());
-        Transfer { queue, parts, total, packed, unpacked }
+        Transfer { queue, parts, total, unpacked }
     }
 
     /// Returns the engines that move its pieces. Right after a sleep the driver still clears the memory that
     /// left, with the engine that copies in, which then takes twice as long: kernels make up for it
     /// (docs/decisions/0005-sleep-and-wake.md).
-    pub(crate) fn engines(&self, ring: Option<&Ring>) -> &'static [Engine] {
+    pub(crate) fn engines(&self, streams: &CopyStreams) -> &'static [Engine] {
         let is_in = self.queue.direction() == Direction::In;
-        if is_in && ring.is_some() && self.packed > HELPED_FROM {
+        if is_in && streams.has_kernels() && self.total > HELPED_FROM {
             &[Engine::CopyEngine, Engine::Kernels]
         } else {
             &[Engine::CopyEngine]
+        }
+    }
+
+    /// Returns what one of so many engines may have in flight now.
+    pub(crate) fn depth(&self, engine: Engine, engines: usize) -> Depth {
+        let have_helped = engines == 1 || self.progress().done >= HELPED_UP_TO;
+        match engine {
+            Engine::CopyEngine if have_helped => Depth::ALONE,
+            Engine::CopyEngine => COPY_ENGINE_DEPTH,
+            Engine::Kernels if have_helped => Depth { most: 0, direct_below: 0 },
+            Engine::Kernels => KERNELS_DEPTH,
         }
     }
 
@@ -96,7 +106,8 @@ pub(crate) struct Work<'a> {
     pub(crate) ring: Option<&'a Ring>,
     pub(crate) limit: Limit<'a>,
     pub(crate) engine: Engine,
-    pub(crate) depth: Depth,
+    /// The number of engines that share the pieces.
+    pub(crate) engines: usize,
 }
 
 /// A copy in flight.
@@ -111,7 +122,7 @@ impl<'a> CopyWork<Piece, StagingBuffer> for Work<'a> {
     type Submitted = Submitted<'a>;
 
     fn depth(&self) -> Depth {
-        self.depth
+        self.transfer.depth(self.engine, self.engines)
     }
 
     fn go_on(&self) -> Result<()> {
@@ -135,7 +146,10 @@ impl<'a> CopyWork<Piece, StagingBuffer> for Work<'a> {
         let place = ring.map(|ring| ring.place(number));
         let check = twice(|| match self.transfer.queue.direction() {
             Direction::Out => piece.form.copy_out(stream, on_device, on_host, place),
-            Direction::In => piece.form.copy_in(stream, on_host, on_device, place).map(|()| None),
+            Direction::In => {
+                let by_kernel = self.engine == Engine::Kernels;
+                piece.form.copy_in(stream, on_host, on_device, place, by_kernel).map(|()| None)
+            }
         })?;
         Ok(Submitted { stream, mark: twice(|| stream.mark())?, check })
     }

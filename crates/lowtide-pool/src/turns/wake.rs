@@ -242,7 +242,7 @@ impl Pool {
                         (memory, Bytes::ZERO)
                     }
                 };
-                PieceForm::new(from.form, 1).copy_in(stream, (&memory, at), to, None)?;
+                PieceForm::new(from.form, 1).copy_in(stream, (&memory, at), to, None, false)?;
             }
         }
         let digests = stream.digest(to, size, Keys::of_this_process())?.wait()?;

@@ -219,16 +219,11 @@ fn a_turn_that_is_stopped_while_it_waits_leaves_no_trace() {
 struct Piece {
     number: usize,
     parts: usize,
-    is_packed: bool,
 }
 
 impl QueuedPiece for Piece {
     fn parts(&self) -> usize {
         self.parts
-    }
-
-    fn is_packed(&self) -> bool {
-        self.is_packed
     }
 }
 
@@ -269,7 +264,7 @@ impl Copying {
         self.spawn_engines(1, copiers)
     }
 
-    // So many threads that submit, of which the second takes only packed pieces, and so many that copy.
+    // So many threads that submit, of which the second stops helping once a piece has arrived, and so many that copy.
     fn spawn_engines(
         self: &Arc<Copying>,
         submitters: usize,
@@ -279,8 +274,7 @@ impl Copying {
             let copying = Arc::clone(self);
             thread::spawn(move || {
                 let queue = &copying.queue;
-                let depth = Depth { packed_only: number == 1, ..Depth::ALONE };
-                let work = Engine { copying: &copying, depth };
+                let work = Engine { copying: &copying, helps: number == 1 };
                 queue.end_if_failed(if number < submitters {
                     submit_all(queue, &work)
                 } else {
@@ -312,14 +306,16 @@ fn refusal() -> Error {
 /// The work of a thread.
 struct Engine<'a> {
     copying: &'a Copying,
-    depth: Depth,
+    /// Set where it helps until a piece has arrived.
+    helps: bool,
 }
 
 impl CopyWork<Piece, Arc<Buffer>> for Engine<'_> {
     type Submitted = ();
 
     fn depth(&self) -> Depth {
-        self.depth
+        let has_helped = self.helps && self.copying.queue.arrived_bytes() > 0;
+        if has_helped { Depth { most: 0, direct_below: 0 } } else { Depth::ALONE }
     }
 
     fn go_on(&self) -> Result<()> {
@@ -331,7 +327,6 @@ impl CopyWork<Piece, Arc<Buffer>> for Engine<'_> {
     }
 
     fn submit(&self, job: &Job<Piece, Arc<Buffer>>) -> Result<()> {
-        assert!(job.piece.is_packed || !self.depth.packed_only, "it leaves raw pieces alone");
         let Some(buffer) = &job.buffer else { return Ok(()) };
         if self.copying.queue.direction() == Direction::In {
             let copied = buffer.copied.swap(0, Relaxed);
@@ -370,7 +365,7 @@ impl CopyWork<Piece, Arc<Buffer>> for Engine<'_> {
 }
 
 fn piece(number: usize, parts: usize) -> Piece {
-    Piece { number, parts, is_packed: number > 0 }
+    Piece { number, parts }
 }
 
 // A direct piece and two that share one buffer, one of them in two parts.
