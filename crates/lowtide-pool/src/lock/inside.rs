@@ -40,11 +40,10 @@ impl Inside {
         Inside { _mark: ThreadMarks::set(&HERE, (pool, callback)) }
     }
 
-    /// Marks it, unless such a callback of the same pool runs on this thread already. A thread that ends has
-    /// no list any more: it asks nobody.
+    /// Marks it, unless such a callback of the same pool runs on this thread already.
     pub(crate) fn once<M>(pool: &M, callback: Callback) -> Option<Inside> {
-        let is_outside = !is_inside(pool, callback);
-        is_outside.then(|| Inside::new(PoolAddress::of(pool), callback)).filter(|mark| mark.is_set)
+        let mark = ThreadMarks::set_once(&HERE, (PoolAddress::of(pool), callback));
+        mark.map(|_mark| Inside { _mark })
     }
 
     /// Marks that the pool with this monitor asks its fence.

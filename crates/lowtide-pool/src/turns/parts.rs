@@ -123,7 +123,12 @@ impl WakePart {
         let stale = arena.stale().to_vec();
         let mut kept = arena.chunks();
         kept.retain(|chunk| !stale.contains(chunk));
-        let runs = if policy.apart.is_some() { arena.live_blocks() } else { arena.live_pages() };
+        let mut runs = if policy.apart.is_some() { arena.live_blocks() } else { Vec::new() };
+        let is_whole = |at: u64| at.is_multiple_of(PAGE);
+        // Blocks that are not whole pages share theirs.
+        if !runs.iter().all(|run| is_whole(run.start) && is_whole(run.end)) || runs.is_empty() {
+            runs = arena.live_pages();
+        }
         let missing = without(runs, &kept);
         let chunks = missing.into_iter().flat_map(|run| cut(&run, policy)).collect();
         let reservation = arena.reservation.clone();

@@ -85,7 +85,7 @@ struct World {
 impl World {
     fn new(policy: Policy) -> World {
         let faults = Arc::new(Faults::default());
-        let device = device_over(&host(Bytes::mib(64)), &faults);
+        let device = device_over(&host(Bytes::mib(160)), &faults);
         let pool = Pool::builder(&device).policy(policy).build().unwrap();
         let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
         let cache = pool.tag("cache", SleepPolicy::Discard).unwrap();
@@ -122,7 +122,7 @@ impl When {
 // Backups of both kinds, kept and not, looked at and not; all chunks looked at together and one by one.
 fn policies() -> [Policy; 8] {
     let policy = |direct_backups, keep_backups, check_backups| {
-        let policy = Policy::default().direct_backups(direct_backups);
+        let policy = Policy::default().packing(false).direct_backups(direct_backups);
         policy.keep_backups(keep_backups).check_backups(check_backups)
     };
     [
