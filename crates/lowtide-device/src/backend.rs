@@ -203,15 +203,6 @@ pub unsafe trait BackendStream: Send + Sync {
     unsafe fn pack(&self, from: Address, to: Address, bases: &[u8]) -> Result<()>;
     /// Unpacks neighbouring pages.
     unsafe fn unpack(&self, from: Address, to: Address, count: usize) -> Result<()>;
-    /// Compares packed pages with their pages. Writes four words for each page to `out`, in staging
-    /// memory: not zero where a segment differs.
-    unsafe fn differs(
-        &self,
-        packed: Address,
-        pages: Address,
-        count: usize,
-        out: *mut u32,
-    ) -> Result<()>;
 
     /// Marks the point up to which work has been given.
     fn mark(&self) -> Result<RawMark>;

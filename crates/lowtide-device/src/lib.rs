@@ -78,6 +78,4 @@ pub use safe::host_memory::HostMemory;
 pub use safe::host_pages::HostPages;
 pub use safe::mapping_table::Mapping;
 pub use safe::reservation::{NotMapped, NotUnmapped, Reservation};
-pub use safe::stream::{
-    Mark, PackedPlace, PendingDifferences, PendingDigests, PendingLooks, Stream,
-};
+pub use safe::stream::{Mark, PackedPages, PendingDigests, PendingLooks, Stream};

@@ -100,13 +100,11 @@ raw! {
     cuMemcpyDtoHAsync_v2(to: u64, from: u64, size: u64, stream: u64);
     cuMemcpyHtoDAsync_v2(to: u64, from: u64, size: u64, stream: u64);
     cuMemcpyDtoDAsync_v2(to: u64, from: u64, size: u64, stream: u64);
-    cuMemcpyAsync(to: u64, from: u64, size: u64, stream: u64);
     cuMemcpyDtoH_v2(to: u64, from: u64, size: u64);
     cuMemcpyHtoD_v2(to: u64, from: u64, size: u64);
     cuMemsetD8Async(at: u64, byte: u8, size: u64, stream: u64);
     cuIpcGetMemHandle(handle: &mut [u8; 64], at: u64);
     cuStreamCreate(stream: &mut u64, flags: u32);
-    cuStreamCreateWithPriority(stream: &mut u64, flags: u32, priority: i32);
     cuStreamDestroy_v2(stream: u64);
     cuStreamSynchronize(stream: u64);
     cuStreamQuery(stream: u64);

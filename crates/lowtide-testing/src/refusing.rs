@@ -339,17 +339,6 @@ unsafe impl BackendStream for RefusingStream {
         self.done(Moment::CopiedIn(to, pages(count)))
     }
 
-    unsafe fn differs(
-        &self,
-        packed: Address,
-        pages: Address,
-        count: usize,
-        out: *mut u32,
-    ) -> Result<()> {
-        self.faults.strike("digest")?;
-        unsafe { self.real.differs(packed, pages, count, out) }
-    }
-
     fn mark(&self) -> Result<RawMark> {
         self.real.mark()
     }

@@ -15,14 +15,13 @@ pub(super) enum Kernel {
     Look,
     Pack,
     Unpack,
-    Differs,
 }
 
 /// The kernels of a module, in the order of its functions.
 const MODULES: [(&str, &[Kernel]); 3] = [
     (DIGEST_PTX, &[Kernel::Digest]),
     (COPY_PTX, &[Kernel::CopyIn]),
-    (PACK_PTX, &[Kernel::Look, Kernel::Pack, Kernel::Unpack, Kernel::Differs]),
+    (PACK_PTX, &[Kernel::Look, Kernel::Pack, Kernel::Unpack]),
 ];
 
 impl Kernel {
@@ -40,7 +39,6 @@ impl Kernel {
             Kernel::Look => c"lowtide_look",
             Kernel::Pack => c"lowtide_pack",
             Kernel::Unpack => c"lowtide_unpack",
-            Kernel::Differs => c"lowtide_differs",
         }
     }
 }

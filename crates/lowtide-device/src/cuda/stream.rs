@@ -175,18 +175,6 @@ unsafe impl BackendStream for CudaStream {
         unsafe { self.launch(Kernel::Unpack, segments(count), &mut parameters) }
     }
 
-    unsafe fn differs(
-        &self,
-        packed: Address,
-        pages: Address,
-        count: usize,
-        out: *mut u32,
-    ) -> Result<()> {
-        let mut parameters = [parameter(&packed.0), parameter(&pages.0), parameter(&out)];
-        // SAFETY: as in `pack`; the staged memory stays valid, too.
-        unsafe { self.launch(Kernel::Differs, segments(count), &mut parameters) }
-    }
-
     fn mark(&self) -> Result<RawMark> {
         let mut event = ptr::null_mut();
         // SAFETY: writes one pointer.

@@ -34,15 +34,8 @@ impl PageLocks {
     /// Locks the pages of a range that is read and of one that is written; either may be empty.
     pub(super) fn lock(&self, read: &Range<u64>, written: &Range<u64>) -> LockedPages<'_> {
         let wanted = numbers(written).map(|number| (number, true));
-        self.lock_all(wanted.chain(numbers(read).map(|number| (number, false))).collect())
-    }
-
-    /// Locks the pages of ranges that are read.
-    pub(super) fn lock_read(&self, ranges: &[Range<u64>]) -> LockedPages<'_> {
-        self.lock_all(ranges.iter().flat_map(numbers).map(|number| (number, false)).collect())
-    }
-
-    fn lock_all(&self, mut wanted: Vec<(usize, bool)>) -> LockedPages<'_> {
+        let mut wanted: Vec<_> =
+            wanted.chain(numbers(read).map(|number| (number, false))).collect();
         // In one order, so that two streams never wait for each other; a writer's entry comes first.
         wanted.sort_unstable_by_key(|(number, writes)| (*number, !writes));
         wanted.dedup_by_key(|(number, _)| *number);

@@ -50,7 +50,6 @@ enum Work {
     Look { pages: *const Address, out: *mut u32, count: usize },
     Pack { from: *const u8, to: *mut u8, base: u8 },
     Unpack { from: *const u8, to: *mut u8 },
-    Differs { packed: *const u8, page: *const u8, out: *mut u32 },
 }
 
 // SAFETY: the pointers are valid until the work is done, whichever thread does it; that is the
@@ -180,22 +179,6 @@ unsafe impl BackendStream for HostStream {
         Ok(())
     }
 
-    unsafe fn differs(
-        &self,
-        packed: Address,
-        pages: Address,
-        count: usize,
-        out: *mut u32,
-    ) -> Result<()> {
-        for page in 0..count {
-            // SAFETY: the staging has room for four words of each page.
-            let out = unsafe { out.add(page * packing::SEGMENTS) };
-            let (packed, page) = (packed_at(packed, page), page_at(pages, page));
-            self.give(Work::Differs { packed, page, out });
-        }
-        Ok(())
-    }
-
     fn mark(&self) -> Result<RawMark> {
         self.count();
         Ok(RawMark(self.progress.counts().given))
@@ -281,18 +264,6 @@ impl Work {
                 // SAFETY: as for `Pack`, the other way round.
                 let page = unsafe { std::slice::from_raw_parts_mut(to, PAGE_BYTES) };
                 packing::unpack(packed, page);
-            }
-            Work::Differs { packed, page, out } => {
-                let (read, also) = (range(packed, PACKED_BYTES), range(page, PAGE_BYTES));
-                let locked = locks.lock_read(&[read, also]);
-                // SAFETY: as for `Pack`; both are only read.
-                let packed = unsafe { std::slice::from_raw_parts(packed, PACKED_BYTES) };
-                // SAFETY: as above.
-                let page = unsafe { std::slice::from_raw_parts(page, PAGE_BYTES) };
-                let differs = packing::differs(packed, page).map(u32::from);
-                drop(locked);
-                // SAFETY: the staging has room for four words of each page; its reader waits.
-                unsafe { out.cast::<[u32; packing::SEGMENTS]>().write(differs) };
             }
         }
     }

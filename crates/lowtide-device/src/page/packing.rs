@@ -242,32 +242,6 @@ pub fn unpack(packed: &[u8], page: &mut [u8]) {
     }
 }
 
-/// Compares a packed page with the page it was made of, segment by segment. Returns whether each
-/// segment would be another one after unpacking.
-///
-/// # Panics
-/// If a slice has the wrong size.
-pub fn differs(packed: &[u8], page: &[u8]) -> [bool; 4] {
-    assert_eq!((page.len(), packed.len()), (PAGE_BYTES, PACKED_BYTES), "one whole page");
-    std::array::from_fn(|segment| {
-        let at = Segment(segment);
-        let exponents = at.exponents(packed);
-        let values = &page[segment * PAGE_BYTES / SEGMENTS..][..PAGE_BYTES / SEGMENTS];
-        if at.has_fault(packed).is_some() {
-            return true;
-        }
-        let mut listed = at.listed(packed);
-        values.as_chunks::<2>().0.iter().enumerate().any(|(index, value)| {
-            let exponent = match at.code(packed, index) {
-                // There are as many as codes for them, since there is no fault.
-                ESCAPE => listed.next().map_or(0, |(_, exponent)| exponent),
-                code => exponents[code as usize],
-            };
-            *value != join(packed[at.bytes() + index], exponent)
-        })
-    })
-}
-
 /// Checks a packed page by itself: its marks, the bounds of its lists and its checksums.
 ///
 /// # Errors
@@ -310,11 +284,6 @@ impl Segment {
 
     fn mark(self, base: u32) -> u32 {
         MARK | (self.0 as u32) << 8 | base
-    }
-
-    fn code(self, packed: &[u8], index: usize) -> u32 {
-        let two = packed[self.codes() + index / 2];
-        u32::from(if index.is_multiple_of(2) { two & 0xf } else { two >> 4 })
     }
 
     /// Returns the exponent of each code; that of an escape is in the list.
@@ -440,7 +409,6 @@ mod tests {
             assert_eq!(Look::from_word(look.to_word()), look);
             let packed = packed_of(&page, look.base);
             assert_eq!(check(&packed).is_ok(), kind.packs, "{}: {:?}", kind.name, check(&packed));
-            assert_eq!(differs(&packed, &page) == [false; 4], kind.packs, "{}", kind.name);
             assert_eq!(unpacked(&packed) == page, kind.packs, "{}", kind.name);
         }
     }
@@ -498,8 +466,6 @@ mod tests {
             unpack(&bad, &mut around[4096..][..PAGE_BYTES]);
             let (before, rest) = around.split_at(4096);
             assert!(before.iter().chain(&rest[PAGE_BYTES..]).all(|byte| *byte == 0x77));
-            let is_other = rest[..PAGE_BYTES] != page[..];
-            assert!(!is_other || differs(&bad, &page) != [false; 4], "round {round}");
         }
     }
 
@@ -521,19 +487,6 @@ mod tests {
         assert_eq!(fault(BYTES_AT - 1, 1), PackedFault::Checksum { segment: 3 });
         assert_eq!(fault(BYTES_AT, 1), PackedFault::Checksum { segment: 0 });
         assert!(fault(PACKED_BYTES - 1, 0x10).to_string().contains("segment 3"));
-    }
-
-    #[test]
-    fn a_change_behind_the_pack_is_seen_in_its_segment() {
-        let (page, mut dice) = (PAGE_KINDS[1].page(8), Dice::new(9));
-        let packed = packed_of(&page, look(&page).base);
-        for _ in 0..40 {
-            let (mut other, at) = (page.clone(), dice.index(PAGE_BYTES));
-            other[at] ^= 1 << dice.roll(8);
-            let mut expected = [false; 4];
-            expected[at / (PAGE_BYTES / 4)] = true;
-            assert_eq!(differs(&packed, &other), expected, "byte {at}");
-        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::safe::shared::Shared;
 use crate::safe::staging::Staging;
 use crate::{Address, Bytes, Error, HostMemory, Reservation, Result};
 
-pub use packed::{PackedPlace, PendingDifferences, PendingLooks};
+pub use packed::{PackedPages, PendingLooks};
 pub use pending::PendingDigests;
 
 use pending::Pending;

@@ -100,12 +100,6 @@ entry! {
             "lowtide_unpack" => {
                 Launch::Unpack { packed: params.get(0)?, pages: params.get(1)?, count }
             }
-            "lowtide_differs" => Launch::Differs {
-                packed: params.get(0)?,
-                pages: params.get(1)?,
-                out: params.get(2)?,
-                count,
-            },
             _ => return Err(INVALID_DEVICE_FUNCTION),
         };
         state.submit(current, stream, Work::Launch(Arc::new(launch))).map(drop)

@@ -66,14 +66,6 @@ impl Launch {
                 packing::unpack(packed, content);
                 write(device, to, content)
             }),
-            Launch::Differs { packed, pages, out, count } => (0..*count).try_for_each(|page| {
-                let packed = read(device, packed + page * PACKED, PACKED_BYTES, from)?;
-                let content = read(device, pages + page * PAGE, PAGE_BYTES, other)?;
-                let differs = packing::differs(packed, content);
-                let words: Vec<u8> =
-                    differs.iter().flat_map(|differs| u32::from(*differs).to_ne_bytes()).collect();
-                write(device, out + page * 16, &words)
-            }),
         }
     }
 }

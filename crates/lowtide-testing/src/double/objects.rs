@@ -157,7 +157,6 @@ pub(super) enum Launch {
     Look { pages: u64, out: u64, count: u64 },
     Pack { pages: u64, packed: u64, bases: u64, count: u64 },
     Unpack { packed: u64, pages: u64, count: u64 },
-    Differs { packed: u64, pages: u64, out: u64, count: u64 },
 }
 
 /// A capture in progress, of the stream that holds it.

@@ -1,13 +1,13 @@
-//! Packing on a stream: looks, packing, unpacking, and comparing what was packed.
+//! Packing on a stream: looks, packing and unpacking.
 
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::Stream;
 use super::pending::Pending;
-use super::{Mark, Stream};
 use crate::facts::SizeRule;
 use crate::page::digest::PAGE_BYTES;
-use crate::page::packing::{Look, PACKED_AT_ONCE, PACKED_BYTES, SEGMENTS};
+use crate::page::packing::{Look, PACKED_AT_ONCE, PACKED_BYTES};
 use crate::safe::in_flight::Pins;
 use crate::safe::staging::Staging;
 use crate::{Address, Bytes, Error, HostMemory, Reservation, Result};
@@ -15,27 +15,24 @@ use crate::{Address, Bytes, Error, HostMemory, Reservation, Result};
 /// Looks that a stream is taking. Dropping them waits for the stream.
 pub struct PendingLooks<'a>(Pending<'a>);
 
-/// Comparisons that a stream is making. Dropping them waits for the stream.
-pub struct PendingDifferences<'a>(Pending<'a>);
-
-/// Where neighbouring packed pages begin: in registered host memory, or on the device.
+/// Neighbouring packed pages, by where they begin: in registered host memory, or on the device.
 #[derive(Clone, Copy)]
-pub enum PackedPlace<'a> {
+pub enum PackedPages<'a> {
     /// In host memory.
     Host(&'a Arc<HostMemory>, Bytes),
     /// On the device.
     Device(&'a Reservation, Bytes),
 }
 
-impl<'a> From<(&'a Arc<HostMemory>, Bytes)> for PackedPlace<'a> {
-    fn from((memory, offset): (&'a Arc<HostMemory>, Bytes)) -> PackedPlace<'a> {
-        PackedPlace::Host(memory, offset)
+impl<'a> From<(&'a Arc<HostMemory>, Bytes)> for PackedPages<'a> {
+    fn from((memory, offset): (&'a Arc<HostMemory>, Bytes)) -> PackedPages<'a> {
+        PackedPages::Host(memory, offset)
     }
 }
 
-impl<'a> From<(&'a Reservation, Bytes)> for PackedPlace<'a> {
-    fn from((reservation, offset): (&'a Reservation, Bytes)) -> PackedPlace<'a> {
-        PackedPlace::Device(reservation, offset)
+impl<'a> From<(&'a Reservation, Bytes)> for PackedPages<'a> {
+    fn from((reservation, offset): (&'a Reservation, Bytes)) -> PackedPages<'a> {
+        PackedPages::Device(reservation, offset)
     }
 }
 
@@ -86,7 +83,7 @@ impl Stream {
     pub fn pack<'a>(
         &self,
         (from, offset): (&Reservation, Bytes),
-        to: impl Into<PackedPlace<'a>>,
+        to: impl Into<PackedPages<'a>>,
         bases: &[u8],
     ) -> Result<()> {
         let count = bases.len();
@@ -104,7 +101,7 @@ impl Stream {
     /// As [`Stream::pack`].
     pub fn unpack<'a>(
         &self,
-        from: impl Into<PackedPlace<'a>>,
+        from: impl Into<PackedPages<'a>>,
         (to, offset): (&Reservation, Bytes),
         count: usize,
     ) -> Result<()> {
@@ -115,32 +112,11 @@ impl Stream {
         })
     }
 
-    /// Compares packed pages with the pages they were made of, on the device, later. Takes no device
-    /// memory: what would be unpacked is only compared.
-    ///
-    /// # Errors
-    /// As [`Stream::pack`].
-    pub fn differs<'a>(
-        &self,
-        packed: impl Into<PackedPlace<'a>>,
-        (of, offset): (&Reservation, Bytes),
-        count: usize,
-    ) -> Result<PendingDifferences<'_>> {
-        let Packed { at, pins } = self.packed("differs", (of, offset), packed.into(), count)?;
-        let staging = self.device.take_staging(count)?;
-        let pending = self.give_staged(pins, staging, count, |staging, count| {
-            let page = of.space.address_of(offset);
-            // SAFETY: both ranges are pinned; the staging lives until the pending results have waited.
-            unsafe { self.raw.differs(at, page, count, staging.words()) }
-        });
-        pending.map(PendingDifferences)
-    }
-
     fn packed(
         &self,
         operation: &'static str,
         (pages, offset): (&Reservation, Bytes),
-        packed: PackedPlace<'_>,
+        packed: PackedPages<'_>,
         count: usize,
     ) -> Result<Packed> {
         pages.space.same_device(operation, "stream", &self.device)?;
@@ -150,7 +126,7 @@ impl Stream {
             size: Bytes((count * PAGE_BYTES) as u64),
             rule: SizeRule::PackedPages(PACKED_AT_ONCE),
         };
-        let (PackedPlace::Host(_, begin) | PackedPlace::Device(_, begin)) = packed;
+        let (PackedPages::Host(_, begin) | PackedPages::Device(_, begin)) = packed;
         if count == 0 || count > PACKED_AT_ONCE || !begin.is_multiple_of(Bytes::kib(4)) {
             return Err(bad());
         }
@@ -158,7 +134,7 @@ impl Stream {
         let range = pages.space.pin(operation, offset, Bytes((count * PAGE_BYTES) as u64))?;
         let mut pins = Pins { ranges: vec![range], host: None };
         let at = match packed {
-            PackedPlace::Host(memory, begin) => {
+            PackedPages::Host(memory, begin) => {
                 pages.space.same_device(operation, "host memory", memory.device())?;
                 let host = memory.pin(operation, begin, size)?;
                 let pieces = host.pieces(begin, size);
@@ -167,7 +143,7 @@ impl Stream {
                 pins.host = Some(host);
                 at
             }
-            PackedPlace::Device(reservation, begin) => {
+            PackedPages::Device(reservation, begin) => {
                 reservation.space.same_device(operation, "stream", &self.device)?;
                 pins.ranges.push(reservation.space.pin(operation, begin, size)?);
                 reservation.space.address_of(begin)
@@ -186,31 +162,4 @@ impl PendingLooks<'_> {
         let words = self.0.wait(Staging::read_words)?;
         Ok(words.into_iter().map(Look::from_word).collect())
     }
-}
-
-impl PendingDifferences<'_> {
-    /// Waits for the stream and returns whether each page would be another one after unpacking.
-    ///
-    /// # Errors
-    /// The error of the stream's work.
-    pub fn wait(self) -> Result<Vec<bool>> {
-        self.0.wait(differences)
-    }
-
-    /// Waits until the stream has passed a mark that was made after the comparison was asked for. Does not
-    /// wait for work behind the mark.
-    ///
-    /// # Errors
-    /// The error of the stream's work.
-    ///
-    /// # Panics
-    /// If the mark belongs to another stream, or was made before.
-    pub fn wait_for(self, mark: &Mark) -> Result<Vec<bool>> {
-        self.0.wait_for(mark, differences)
-    }
-}
-
-fn differences(staging: &Staging, pages: usize) -> Vec<bool> {
-    let words = staging.read_words(SEGMENTS * pages);
-    words.chunks(SEGMENTS).map(|page| page.iter().any(|word| *word != 0)).collect()
 }
