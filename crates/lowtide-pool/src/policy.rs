@@ -186,7 +186,7 @@ impl Policy {
     }
 
     /// Returns what the size and the address of a block are multiples of.
-    pub(crate) fn alignment_of(&self, size: Bytes) -> u64 {
+    pub(crate) fn alignment_of(size: Bytes) -> u64 {
         if size <= TINY_MOST { GRAIN } else { WIDE_GRAIN }
     }
 

@@ -425,7 +425,9 @@ pub fn submit_all<P: QueuedPiece, B: Clone, W: CopyWork<P, B>>(
         match (&job.buffer, queue.direction()) {
             (Some(_), Direction::Out) => queue.share(&job, 0),
             (buffer, _) => {
-                buffer.iter().for_each(|buffer| queue.emptied(buffer));
+                if let Some(buffer) = buffer {
+                    queue.emptied(buffer);
+                }
                 work.arrived(&job.piece);
             }
         }

@@ -43,7 +43,7 @@ impl Inside {
     /// Marks it, unless such a callback of the same pool runs on this thread already.
     pub(crate) fn once<M>(pool: &M, callback: Callback) -> Option<Inside> {
         let mark = ThreadMarks::set_once(&HERE, (PoolAddress::of(pool), callback));
-        mark.map(|_mark| Inside { _mark })
+        mark.map(|mark| Inside { _mark: mark })
     }
 
     /// Marks that the pool with this monitor asks its fence.

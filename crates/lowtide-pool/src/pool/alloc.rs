@@ -6,6 +6,7 @@ use lowtide_types::Phase;
 
 use crate::lock::limit::Limit;
 use crate::policy::GRAIN;
+use crate::policy::Policy;
 use crate::pool::Pool;
 use crate::pool::fence::StreamId;
 use crate::state::BlockRequest;
@@ -39,7 +40,7 @@ impl Pool {
         tag: Tag,
         limit: Limit<'_>,
     ) -> Result<Address> {
-        let align = self.shared.policy.alignment_of(size);
+        let align = Policy::alignment_of(size);
         let grains = size.0.max(1).div_ceil(align).saturating_mul(align / GRAIN);
         let Ok(grains) = u32::try_from(grains) else {
             return Err(Error::no_addresses(size, self.shared.device.info()));

@@ -129,7 +129,7 @@ impl Planner<'_> {
                 runs.map(|run| run[0].offset..run[run.len() - 1].offset + PAGE).collect();
             match packing::look(&self.streams.checks, &part.reservation, &ranges) {
                 Ok(bases) => {
-                    of_arena.iter_mut().zip(bases).for_each(|(page, base)| page.base = base)
+                    of_arena.iter_mut().zip(bases).for_each(|(page, base)| page.base = base);
                 }
                 Err(error) => tracing::warn!(%error, "pages are not packed"),
             }
