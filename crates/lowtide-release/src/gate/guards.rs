@@ -93,7 +93,7 @@ impl<'a> Pass<'a> {
 
     /// Asks whether work should stop. Call it wherever work can stop.
     ///
-    /// In a gate that was closed with [`Mode::InPlace`](super::Mode::InPlace) the call returns when
+    /// In a gate that was closed with [`Mode::InPlace`] the call returns when
     /// the gate opens. A pass that was [entered within](super::Gate::enter_within) another one does
     /// not wait here: its outer pass is active, so the gate could not close. It gets
     /// [`Step::Go`] and its work stops at the checkpoint of the outer pass.
