@@ -27,6 +27,8 @@ INSUFFICIENT_SIZE, NOT_AVAILABLE = 7, 2**64 - 1
 # Two readers of one driver see the same number; a context may grow by a page between two readings.
 TOLERANCE = {"host": 0, "cuda": 2 * MIB}
 MOST_SECONDS = 300
+# The device memory through which a sleep or a wake packs pages, while it lasts.
+RING = 42 * MIB + 2 * MIB
 
 
 class Memory(ctypes.Structure):
@@ -171,7 +173,8 @@ def disagreements(answer, seen, tolerance):
             states = [state for state in scenario["states"] if state["way"] == way]
             from_s, until_s = states[0]["from_s"], states[-1]["until_s"]
             most = max((b for begin, end, b in seen if begin >= from_s and end <= until_s), default=0)
-            if most > peak + tolerance:
+            ring = RING if way == "lowtide" and scenario["name"] == "idle" else 0
+            if most > peak + ring + tolerance:
                 yield f"{scenario['name']}, {way}: {most} seen, more than the peak, {peak}"
     peak = max(max(scenario["peak_bytes"], scenario["today"]["peak_bytes"]) for scenario in answer["scenarios"])
     most = max((bytes_ for _, _, bytes_ in seen), default=0)
