@@ -72,7 +72,7 @@ fn refusal(pid: u32, step: Option<Step>, error: &Error, state: ProcessState) -> 
         return Refusal::NoDriver { why: error.to_string() };
     };
     match (*code, step) {
-        (NOT_INITIALIZED | OPERATING_SYSTEM, _) if !handle::is_alive(pid) => Refusal::Ended { pid },
+        (NOT_INITIALIZED | OPERATING_SYSTEM, _) if handle::is_ending(pid) => Refusal::Ended { pid },
         (NOT_INITIALIZED, _) => Refusal::NotOnDevice { pid },
         (OPERATING_SYSTEM, _) => {
             let why = handle::about_tracing(PtraceScope::now()).to_owned();

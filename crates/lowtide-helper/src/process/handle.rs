@@ -93,6 +93,18 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     state_letter(pid).is_some_and(|letter| !"ZXx".contains(letter))
 }
 
+/// Returns whether a process has ended, or ends within a moment: the driver tells of a killed process before the
+/// kernel has taken it apart.
+pub(crate) fn is_ending(pid: u32) -> bool {
+    (0..40).any(|_| {
+        let is_over = !is_alive(pid);
+        if !is_over {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        is_over
+    })
+}
+
 /// Returns what is known about the kernel's rules for tracing, and what to do.
 pub(crate) fn about_tracing(scope: PtraceScope) -> &'static str {
     match scope {
