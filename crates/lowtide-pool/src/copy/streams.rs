@@ -30,7 +30,7 @@ pub(crate) struct CopyStreams {
     packs: Vec<Stream>,
     /// For kernels that read host memory, in turn. None where they do not help.
     reads: Vec<Stream>,
-    /// The number of packed pieces that the copy engine moved, of pieces that kernels read, and of sleeps that packed.
+    /// Counts packed pieces that the copy engine moved, pieces that kernels read, and sleeps that packed.
     packed: AtomicUsize,
     pub(crate) read: AtomicUsize,
     sleeps: AtomicU64,
