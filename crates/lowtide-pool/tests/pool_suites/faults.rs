@@ -393,7 +393,7 @@ fn backups_are_registered_up_to_the_limit(_: Target) {
             match policy.direct_backups {
                 Bytes::ZERO => assert!((1..=8).contains(&asleep), "slots: {asleep}"),
                 some if some < KEPT => assert!((2..=9).contains(&asleep), "and a slab: {asleep}"),
-                _ => assert_eq!(asleep, 1, "a slab"),
+                _ => assert!((1..=2).contains(&asleep), "a slab of each form: {asleep}"),
             }
             assert_eq!(world.pool.counts().host, KEPT);
             world.pool.wake(Scope::Whole).unwrap();
