@@ -349,7 +349,7 @@ mod tests {
             let byte = |number: usize| number as u8 + 1;
             world.write(byte);
             world.copy(Direction::In).unwrap();
-            let is_raw = |piece: &Piece| piece.chunk % 5 == 0;
+            let is_raw = |piece: &Piece| piece.chunk.is_multiple_of(5);
             let mut mixed = world.packed();
             for (piece, raw) in
                 mixed.iter_mut().zip(world.pieces()).filter(|(piece, _)| is_raw(piece))
