@@ -1,7 +1,7 @@
 """Writes `lowtide/_native.pyi` from the Rust sources of the native module.
 
 Names, parameters, defaults and types are those of the classes and functions in Rust. What Rust does not say (the
-elements of a list, a protocol) is in `SAYS_MORE`. To write the stub anew: `python tests/native_stub.py`.
+elements of a list, a class of the package) is in `SAYS_MORE`. To write the stub anew: `python tests/native_stub.py`.
 """
 
 from __future__ import annotations
@@ -16,100 +16,27 @@ STUB = CRATES / "lowtide-python/python/lowtide/_native.pyi"
 
 HEAD = '''"""The native part: the walk over the heap, and releases. Written by `tests/native_stub.py`; not by hand.
 
-Data that crosses the border has a class here. What Python has to provide is described by the protocols at the end.
+Data that crosses the border has a class here. What Python has to provide is a class of the package.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from types import FrameType, ModuleType
-from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypeVar, final
+from typing import Any, ClassVar, Final, Literal, TypeAlias, TypeVar, final
+
+from ._devices.device import Device
+from ._release.plan import PlanStep
+from ._release.teardown import Step
+from ._rungs.hook import Hook
+from ._why.question import Question
 
 _T = TypeVar("_T")
+_DropStep: TypeAlias = PlanStep | Step
 _RootKind: TypeAlias = Literal["modules", "frame", "exception", "interpreter", "native"]
 
 __version__: str
 '''
 
-PROTOCOLS = '''
-# What Python provides. These are protocols: they exist only here.
-
-class _Device(Protocol):
-    """A device, as `_devices/device.py` describes it."""
-
-    name: str
-    noise_bytes: int
-    def usage(self) -> Usage: ...
-    def own(self) -> int | None: ...
-    def others(self) -> list[ProcessUsage]: ...
-    def synchronize(self) -> None: ...
-    def counts(self) -> AllocatorCounts: ...
-    def counters(self) -> tuple[int, int] | None: ...
-    def worker_bytes(self) -> int: ...
-    def lines(self) -> list[LedgerLine]: ...
-    def why_not_trim(self) -> str | None: ...
-    def trim(self) -> int: ...
-    def settings(self) -> Sequence[_Setting]: ...
-
-class _Hook(Protocol):
-    """A part of a rung, as `_rungs/hook.py` describes it."""
-
-    point: HookPoint
-    name: str
-    limit_s: float
-    costly: bool
-    restores: bool
-    disposable: bool
-    def missing(self) -> str | None: ...
-    def expect(self) -> int | None: ...
-    def finds_nothing(self) -> bool | None: ...
-    def run_round(self, round: int, is_full: bool) -> list[Touch]: ...
-    def restore(self) -> list[Touch]: ...
-
-class _Setting(Protocol):
-    """A setting that a rung lowers, as `_rungs/hook.py` describes it."""
-
-    name: str
-    def lower(self) -> Callable[[], None]: ...
-    def reset_statistics(self) -> None: ...
-
-class _DropStep(Protocol):
-    """A reference that a release drops, with the bytes that it leads to."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def bytes(self) -> int | None: ...
-    @property
-    def cut(self) -> Callable[[], object]: ...
-
-class _KeptTensors(Protocol):
-    """The tensors that one tensor keeps alive in native code."""
-
-    @property
-    def position(self) -> int: ...
-    @property
-    def kept(self) -> list[Any]: ...
-    @property
-    def is_counted(self) -> bool: ...
-
-class _Question(Protocol):
-    """A question to the walk, as `_why/question.py` makes it."""
-
-    targets: list[object] | None
-    grouped: bool
-    device: str | None
-    most: int
-    kinds: list[TypeKind]
-    package: str
-    thread: int
-    @property
-    def probe(self) -> Callable[[list[Any]], list[Memory | None]]: ...
-    @property
-    def autograd(self) -> Callable[[list[Any]], Sequence[_KeptTensors]]: ...
-    @property
-    def layout(self) -> Callable[[Any], object]: ...
-'''
-
-SIZE, STEPS, HOOKS = "str | int", "list[_DropStep] | None", "Iterable[_Hook]"
+SIZE, STEPS, HOOKS = "str | int", "list[_DropStep] | None", "Iterable[Hook]"
 WITNESS = "Callable[[], list[Holder]] | None"
 # By the name of an attribute, of a function, or of a function with its parameter: the type.
 SAYS_MORE = {
@@ -137,7 +64,7 @@ SAYS_MORE = {
     "NodeHooks.of": "list[Any]",
     "Pauses.__new__.flush": "Callable[[], object] | None",
     "Releaser.__new__.absence": "Callable[[], str] | None",
-    "Releaser.__new__.device": "_Device | None",
+    "Releaser.__new__.device": "Device | None",
     "Releaser.__new__.hooks": HOOKS,
     "Releaser.release.libraries": f"{HOOKS} | None",
     "Releaser.release.steps": STEPS,
@@ -150,7 +77,7 @@ SAYS_MORE = {
     "Stages.close.witness": WITNESS,
     "Stages.open.needs": f"{SIZE} | None",
     "agent_suspend": "dict[str, Any] | None",
-    "examine.question": "_Question",
+    "examine.question": "Question",
     "exit_calls": "tuple[list[tuple[object, object, object]], object] | None",
     "frame_locals": "object",
     "frame_locals.frame": "FrameType",
@@ -158,8 +85,8 @@ SAYS_MORE = {
     "frame_variables.frame": "FrameType",
     "is_frozen.interpreter": "type",
     "kept_by": "int | str | None",
-    "plan_shutdown.question": "_Question",
-    "listed_memory.question": "_Question",
+    "plan_shutdown.question": "Question",
+    "listed_memory.question": "Question",
     "objects_of_type": "list[_T]",
     "objects_of_type.class_": "type[_T]",
     "objects_of_type.interpreter": "type",
@@ -356,17 +283,8 @@ def generated() -> str:
     exported = " ".join(re.findall(r"#\[pymodule_export\]\s*use ([^;]*);", module))
     names = [PLAIN.get(name, name) for name in re.findall(r"\b\w+\b(?!::)", exported)]
     names.sort(key=lambda name: (name in source.items, name))
-    text = HEAD + "".join(source.item(name) for name in names) + PROTOCOLS
-    command = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "format",
-        "--quiet",
-        "--stdin-filename",
-        str(STUB),
-        "-",
-    ]
+    text = HEAD + "".join(source.item(name) for name in names)
+    command = [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", STUB, "-"]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
 

@@ -18,7 +18,7 @@ from .._native import Examining
 WAIT_S = 30.0
 """How long another examination is waited for."""
 
-EXAMINING = Examining(WAIT_S)
+EXAMINING: Examining = Examining(WAIT_S)
 """Every examination is in a context of this one."""
 
 
