@@ -32,19 +32,8 @@ class KeptTensors(NamedTuple):
 
     position: int
     kept: list[Any]
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether it has a reference to each as a Python object."""
-        return False
-
-
-class Referents(KeptTensors):
-    """The Python objects that one object refers to and that no traverse slot shows."""
-
-    @property
-    def is_counted(self) -> bool:
-        return True
+    is_counted: bool = False
+    """Whether it has a reference to each as a Python object, which no traverse slot shows."""
 
 
 def autograd_edges(tensors: list[Tensor], most_nodes: int = MOST_NODES) -> list[KeptTensors]:
@@ -67,18 +56,15 @@ def _foreign_edges(objects: list[Tensor]) -> list[KeptTensors]:
     asked, tables = asked_types(), table_types()
     if not asked and not tables:
         return edges
-    kinds: dict[type, int] = {}
+    kinds: dict[type, tuple[bool, bool]] = {}
     for i, one in enumerate(objects):
-        kind = kinds.get(type(one))
-        if kind is None:
+        if type(one) not in kinds:
             of = mro(type(one))
-            is_asked = any(base in of for base in asked)
-            kind = kinds[type(one)] = (
-                1 if is_asked else 2 if any(base in of for base in tables) else 0
-            )
-        if kind == 1:
-            edges.append(Referents(i, references_of(one)))
-        elif kind == 2:
+            kinds[type(one)] = any(base in of for base in asked), any(base in of for base in tables)
+        is_asked, is_table = kinds[type(one)]
+        if is_asked:
+            edges.append(KeptTensors(i, references_of(one), is_counted=True))
+        elif is_table:
             edges.append(KeptTensors(i, buffers_of(one)))
     return edges
 
@@ -93,31 +79,21 @@ def _edges(module: Torch, tensors: list[Tensor], most_nodes: int) -> list[KeptTe
     everywhere: dict[int, object] = {}
     left = most_nodes
     for i, tensor in enumerate(tensors):
-        kept: dict[int, Tensor] = {}
-        if graph.is_node(type(tensor)):
-            # A node itself, which the program has.
-            inside = [one for one in graph.kept_from(tensor, {}) if one is not tensor]
-            if inside:
-                edges.append(KeptTensors(i, inside))
-            continue
-        inside = parts_of(module, tensor)
-        if inside:
-            kept = {id(one): one for one in inside}
+        # A node itself, which the program has; or a tensor, or what has tensors inside.
+        is_node = graph.is_node(type(tensor))
+        inside = graph.kept_from(tensor, {}) if is_node else parts_of(module, tensor)
+        kept = {id(one): one for one in inside} if inside else {}
+        node = gradient = None
         try:
-            viewed = base_of(tensor)
+            viewed = None if is_node else base_of(tensor)
             if viewed is not None:
                 kept[id(viewed)] = viewed
-            if not requires(tensor):
-                if kept:
-                    edges.append(KeptTensors(i, list(kept.values())))
-                continue
-            node = node_of(tensor)
-            # torch warns about this question where there can be no gradient.
-            gradient = gradient_of(tensor) if node is None or retains(tensor) else None
+            if not is_node and requires(tensor):
+                node = node_of(tensor)
+                # torch warns about this question where there can be no gradient.
+                gradient = gradient_of(tensor) if node is None or retains(tensor) else None
         except UNREADABLE:
-            if kept:
-                edges.append(KeptTensors(i, list(kept.values())))
-            continue
+            node = gradient = None
         if gradient is not None:
             kept[id(gradient)] = gradient
         if node is not None:
