@@ -8,22 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from types import (
-    AsyncGeneratorType,
-    CellType,
-    CoroutineType,
-    FrameType,
-    FunctionType,
-    GeneratorType,
-    MethodType,
-    ModuleType,
-    TracebackType,
-)
+from types import CellType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Literal, NamedTuple, TypeAlias
 
 from ..references.contexts import task_name, thread_name
 from ..references.functions import function_name
-from ..references.locals import code_name, frame_of, place
+from ..references.locals import code_name, frame_of, place, suspended
 from ..references.look import (
     is_a,
     key_text,
@@ -43,11 +33,6 @@ _FOLDED_FROM = 32
 _LONGEST_PERIOD = 4
 _CO_OPTIMIZED = 0x1
 _GRAPH_OF = "autograd graph of "
-_WORDS = {
-    GeneratorType: "generator",
-    CoroutineType: "coroutine",
-    AsyncGeneratorType: "async generator",
-}
 
 RootKind: TypeAlias = Literal["modules", "frame", "exception", "interpreter", "native"]
 
@@ -271,6 +256,8 @@ def _enter_scope(text: PathText, holder: object) -> None:
         return
     where = place(frame, text.line)
     text.line = None
+    names = suspended(holder)
+    word = "frame" if names is None else names.word
     if type(holder) is FrameType:
         if text.places and not text.parts and text.places[-1].endswith(f"frame {where}"):
             return  # The root was this frame.
@@ -279,9 +266,6 @@ def _enter_scope(text: PathText, holder: object) -> None:
             if name is not None:
                 _at_module(text, name)
                 return
-        word = "frame"
-    else:
-        word = _WORDS[type(holder)]
     if text.open_task is not None:
         word, text.open_task = f"task {text.open_task!r}", None
     text.enter(f"{word} {where}")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
+from typing import NamedTuple
 
 from ..._native import frame_locals, frame_variables, printable
 from .look import AnyDict, is_a, pairs, plain, read
@@ -46,17 +47,33 @@ def _named(raw: object) -> dict[str, object]:
     return {key: value for key, value in pairs(raw) if type(key) is str}  # type: ignore[arg-type]
 
 
+class Suspended(NamedTuple):
+    """How Python names a kind of suspended code and its parts."""
+
+    word: str
+    frame: str
+    awaited: str
+
+
+# By identity: a metaclass may define how its classes are hashed.
+_SUSPENDED = {
+    id(GeneratorType): Suspended("generator", "gi_frame", "gi_yieldfrom"),
+    id(CoroutineType): Suspended("coroutine", "cr_frame", "cr_await"),
+    id(AsyncGeneratorType): Suspended("async generator", "ag_frame", "ag_await"),
+}
+
+
+def suspended(value: object) -> Suspended | None:
+    """Returns the names of the parts of a generator, coroutine or async generator; else None."""
+    return _SUSPENDED.get(id(type(value)))
+
+
 def frame_of(value: object) -> FrameType | None:
     """Returns the frame of a generator, coroutine or async generator; a frame is its own."""
     if type(value) is FrameType:
         return value
-    if type(value) is GeneratorType:
-        return value.gi_frame
-    if type(value) is CoroutineType:
-        return value.cr_frame
-    if type(value) is AsyncGeneratorType:
-        return value.ag_frame
-    return None
+    names = suspended(value)
+    return None if names is None else getattr(value, names.frame)
 
 
 def greenlet_frames(value: object) -> Iterator[FrameType]:
@@ -78,17 +95,6 @@ def has_begun(value: object) -> bool:
     if type(value) is GeneratorType:
         return value.gi_suspended
     return type(value) is CoroutineType and value.cr_suspended
-
-
-def awaits(value: object) -> object:
-    """Returns what a generator, coroutine or async generator waits for, or None."""
-    if type(value) is GeneratorType:
-        return value.gi_yieldfrom
-    if type(value) is CoroutineType:
-        return value.cr_await
-    if type(value) is AsyncGeneratorType:
-        return value.ag_await
-    return None
 
 
 def is_running(frame: FrameType) -> bool:

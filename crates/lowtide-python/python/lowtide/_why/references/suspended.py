@@ -11,9 +11,7 @@ from types import (
     AsyncGeneratorType,
     CellType,
     CodeType,
-    CoroutineType,
     FrameType,
-    GeneratorType,
     GetSetDescriptorType,
     TracebackType,
 )
@@ -22,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 from ..._native import frame_locals, referents, refers
 from .functions import cell_contents
 from .locals import (
-    awaits,
+    Suspended,
     body_names,
     code_name,
     frame_of,
@@ -31,6 +29,7 @@ from .locals import (
     is_running,
     locals_of,
     place,
+    suspended,
 )
 from .look import item, key_text, module_value, pairs, plain, read
 from .reference import Reference
@@ -41,12 +40,11 @@ _LINKS = (("__traceback__", "traceback"), ("__cause__", "cause"), ("__context__"
 
 def read_suspended(holder: object, held: object) -> Iterator[Reference]:
     """Yields the variables of a generator, coroutine or async generator, and what it waits for."""
-    frame = frame_of(holder)
-    if frame is None:
+    frame, names = frame_of(holder), suspended(holder)
+    if frame is None or names is None:
         return
-    attributes = _ATTRIBUTES[type(holder)]
-    own = f"{{holder}}.{attributes.frame}"
-    verb, why, imports = _end(holder, own)
+    own = f"{{holder}}.{names.frame}"
+    verb, why, imports = _end(holder, names)
     is_async = type(holder) is AsyncGeneratorType
     act = functools.partial(_throw, holder) if verb is None and not is_async else None
 
@@ -60,19 +58,19 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
             via=() if kind in ("frame", "awaits") else (id(frame),),
             reach=reach,
             imports=("gc", *imports) if kind == "stack" else imports,
-            remark=f"{attributes.word} {place(frame)}: {remark}" if remark else "",
+            remark=f"{names.word} {place(frame)}: {remark}" if remark else "",
         )
 
     if frame is held:
         yield found("", "frame", own)
         return
-    if awaits(holder) is held:
-        yield found("", "awaits", f"{{holder}}.{attributes.awaited}")
+    if getattr(holder, names.awaited) is held:
+        yield found("", "awaits", f"{{holder}}.{names.awaited}")
         return
-    names = variables(frame, held)
-    for name in names:
+    local = variables(frame, held)
+    for name in local:
         yield found(f": {name}", "local", _local(own, name, held), name)
-    if not names and refers(holder, held) and type(held) is not CodeType:
+    if not local and refers(holder, held) and type(held) is not CodeType:
         at = [id(one) for one in referents(holder)].index(id(held))
         reach = f"gc.get_referents({{holder}})[{at}]"
         yield found(": (a value in use)", "stack", reach, "a value in use")
@@ -87,16 +85,15 @@ class _End(NamedTuple):
     imports: tuple[str, ...] = ()
 
 
-def _end(holder: object, frame: str) -> _End:
-    """Returns what ends suspended code and drops its variables; `frame` is its expression."""
+def _end(holder: object, names: Suspended) -> _End:
+    """Returns what ends suspended code and drops its variables."""
     if type(holder) is AsyncGeneratorType:
         return _end_async(holder)
     if _drops_variables("close", has_begun(holder)):
         return _End("{holder}.close()")
     if _drops_variables("clear", has_begun(holder)):
-        return _End(f"{frame}.clear()")
-    word = _ATTRIBUTES[type(holder)].word
-    return _End(None, f"this Python frees its variables only with the {word}")
+        return _End(f"{{holder}}.{names.frame}.clear()")
+    return _End(None, f"this Python frees its variables only with the {names.word}")
 
 
 def _end_async(holder: AsyncGeneratorType[Any, Any]) -> _End:
@@ -115,21 +112,6 @@ def _awaits_something(code: CodeType) -> bool:
     """Returns whether code may await, so that it may do so while it is closed."""
     names = {one.opname for one in dis.get_instructions(code)}
     return "GET_AWAITABLE" in names or "SETUP_ASYNC_WITH" in names or "BEFORE_ASYNC_WITH" in names
-
-
-class _Attributes(NamedTuple):
-    """How Python names the parts of suspended code."""
-
-    word: str
-    frame: str
-    awaited: str
-
-
-_ATTRIBUTES = {
-    GeneratorType: _Attributes("generator", "gi_frame", "gi_yieldfrom"),
-    CoroutineType: _Attributes("coroutine", "cr_frame", "cr_await"),
-    AsyncGeneratorType: _Attributes("async generator", "ag_frame", "ag_await"),
-}
 
 
 def _local(frame: str, name: str, held: object) -> str:
