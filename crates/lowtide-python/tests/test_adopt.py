@@ -15,7 +15,7 @@ from pathlib import Path
 import lowtide
 import pytest
 from lowtide import _adopt
-from lowtide._adopt import when_imported as watching
+from lowtide import _adopt as watching
 
 STARTUP = Path(__file__).parent.parent / "adopt"
 

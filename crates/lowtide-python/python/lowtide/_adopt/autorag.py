@@ -20,7 +20,7 @@ from .. import compat
 from .._release.releasers import releaser_for
 from .._runtime.log import logger
 from .._stages.stage import Stages
-from .when_imported import when_imported
+from . import when_imported
 
 if TYPE_CHECKING:
     from .._stages.stage import Stage

@@ -22,7 +22,7 @@ from .._devices.choose import device_of
 from .._idle.idle import idle
 from .._rungs.registry import register_cache
 from .._runtime.log import logger
-from .when_imported import when_imported
+from . import when_imported
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from .._release.release import shutdown
 from .._runtime.log import logger
 from .._stages.stage import Stages
-from .when_imported import when_imported
+from . import when_imported
 
 if TYPE_CHECKING:
     from . import Adopted

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .._idle.gate import Gate
-from .when_imported import when_imported
+from . import when_imported
 
 if TYPE_CHECKING:
     from . import Adopted

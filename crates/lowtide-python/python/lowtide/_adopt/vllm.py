@@ -13,7 +13,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from .when_imported import when_imported
+from . import when_imported
 
 NAME = "lowtide"
 POLICIES = {
