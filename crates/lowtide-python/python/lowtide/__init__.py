@@ -55,7 +55,7 @@ from ._stages.stage import Stage, Stages, stage
 if TYPE_CHECKING:
     from . import compat
     from ._adopt import Adopted, adopt
-    from ._release.audit import Audit, audit
+    from ._release.plan import Audit, audit
     from ._rungs.registry import register_cache, register_model, register_session
     from ._sleep.agent import sleep, status, suspend, wake
     from ._sleep.ahead import Ahead, ahead
@@ -130,7 +130,7 @@ _LAZY = {
     name: module
     for module, names in {
         "_adopt": ("Adopted", "adopt"),
-        "_release.audit": ("Audit", "audit"),
+        "_release.plan": ("Audit", "audit"),
         "_rungs.registry": ("register_cache", "register_model", "register_session"),
         "_sleep.agent": ("sleep", "status", "suspend", "wake"),
         "_sleep.ahead": ("Ahead", "ahead"),

@@ -1,4 +1,4 @@
-"""What a shutdown of an object drops, and in which order.
+"""What a shutdown of an object drops, and in which order; `audit` tells it without doing it.
 
 It drops references that lead to device memory: attributes and parts of the object itself, and entries
 of containers that it reaches. What only those references reach is freed with them. What somebody else
@@ -13,9 +13,11 @@ from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from reprlib import repr as short
 from types import SimpleNamespace
 
-from .._native import DroppedReference, HeapPath, plan_shutdown
+from .._native import DroppedReference, HeapPath, Holder, plan_shutdown
+from .._runtime.data import Data, counted, holds_nothing, mib
 from .._runtime.torch import torch
 from .._why.alone import EXAMINING
 from .._why.naming.path import NamedPath
@@ -24,6 +26,7 @@ from .._why.question import Question
 from .._why.references.look import instance_dict, module_value, pairs, type_name
 from .._why.references.readers import references
 from .._why.references.reference import Reference
+from .._why.why import holders
 
 _PARTS = ("_parameters", "_buffers", "_modules")
 _CONTAINERS = (dict, list, set, deque)
@@ -266,3 +269,49 @@ def _tables(attributes: dict[object, object]) -> list[dict[object, object]]:
     """Returns the tables in which a module of torch has its parts."""
     found = [dict.get(attributes, name) for name in _PARTS]
     return [table for table in found if isinstance(table, dict)]
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class Drop(Data):
+    """A reference that a shutdown would drop, and the bytes that it leads to."""
+
+    path: str
+    bytes: int | None
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class Audit(Data):
+    """What a shutdown would do: the references that it drops in order, what that frees, and who
+    else holds some of it."""
+
+    name: str
+    drops: tuple[Drop, ...]
+    freed_bytes: int
+    others: tuple[Holder, ...]
+
+    def __str__(self) -> str:
+        head = f"a shutdown of {self.name} would drop {counted(len(self.drops), 'reference')}"
+        lines = [f"{head} and free {mib(self.freed_bytes)}"]
+        lines += [f"  {mib(drop.bytes or 0):>14}  {drop.path}" for drop in self.drops]
+        for other in self.others:
+            lines.append(f"  {mib(other.bytes or 0):>14}  stays: {other.path} holds {other.holds}")
+            lines.append(f"  {'→':>14}  {other.remedy()}")
+        return "\n".join(lines)
+
+
+def audit(runner: object, *, also: Iterable[object] = ()) -> Audit:
+    """Returns what `shutdown(runner)` would drop, wrappers first, and who else holds some of it.
+
+    Changes nothing. Entries of `others` that are new since the last release are new leaks.
+    """
+    if holds_nothing(runner):
+        raise TypeError(
+            f"{short(runner)} holds no memory; give the object that does, such as the engine"
+        )
+    made = plan(runner, also)
+    drops = tuple(Drop(step.path, step.bytes) for step in made.steps)
+    made.steps.clear()
+    staying = alive(made.stays)
+    others = tuple(holders(staying, besides=runner)) if staying else ()
+    del staying, runner
+    return Audit(made.name, drops, made.freed_bytes, others)
