@@ -56,12 +56,7 @@ def _tracebacks(values: Iterable[object]) -> list[TracebackType]:
             # Through the base class: a subclass may redefine these names.
             for part in ("__traceback__", "__cause__", "__context__"):
                 todo.append(BaseException.__dict__[part].__get__(value))
-            todo.extend(_members(value))
+            group: Any = getattr(builtins, "BaseExceptionGroup", ())  # From Python 3.11 on.
+            if isinstance(value, group):
+                todo.extend(group.__dict__["exceptions"].__get__(value))
     return list(found.values())
-
-
-def _members(value: BaseException) -> list[object]:
-    group: Any = getattr(builtins, "BaseExceptionGroup", None)  # From Python 3.11 on.
-    if group is None or not isinstance(value, group):
-        return []
-    return list(group.__dict__["exceptions"].__get__(value))

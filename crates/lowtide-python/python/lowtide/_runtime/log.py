@@ -43,13 +43,8 @@ def _wanted_level() -> int | None:
     import logging
     import os
 
-    levels = {
-        "error": logging.ERROR,
-        "warn": logging.WARNING,
-        "info": logging.INFO,
-        "debug": logging.DEBUG,
-        "trace": logging.DEBUG,
-    }
+    levels = {name: getattr(logging, name.upper()) for name in ("error", "warn", "info", "debug")}
+    levels["trace"] = logging.DEBUG
     words = os.environ.get("LOWTIDE_LOG", "").lower().replace("lowtide=", "").split(",")
     return next((levels[word.strip()] for word in words if word.strip() in levels), None)
 

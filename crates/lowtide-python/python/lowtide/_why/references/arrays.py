@@ -64,17 +64,9 @@ def _objects(array: Any, values: Any, before: str, held: object) -> Iterator[Ref
         shape = array.shape.__get__(values)
         for number, value in enumerate(array.flat.__get__(values)):
             if value is held:
-                index = _index(number, shape)
+                index = module_value("numpy", "unravel_index")(number, shape)
                 step = before + (f"[{', '.join(map(str, index))}]" if index else "[()]")
                 yield Reference(step, "element", "{path} = None")
-
-
-def _index(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    index = []
-    for length in reversed(shape):
-        number, at = divmod(number, length)
-        index.append(at)
-    return tuple(reversed(index))
 
 
 def read_row(holder: Any, held: object) -> Iterator[Reference]:
