@@ -18,8 +18,7 @@ import torch
 from kernel import MIB, SIZE, Caching, in_use, is_about
 from lowtide import _native
 from lowtide._rungs import registry
-from lowtide._rungs.sessions import Sessions
-from lowtide._rungs.to_host import ModelsToHost
+from lowtide._rungs.registered import ModelsToHost, Sessions
 
 pytestmark = pytest.mark.usefixtures("clean")
 

@@ -18,14 +18,13 @@ from lowtide._devices.cpu import CpuDevice
 from lowtide._devices.cuda import CudaDevice
 from lowtide._native import AllocatorCounts, HookPoint, Touch
 from lowtide._release.teardown import unfreezing
-from lowtide._rungs import caches, libraries, registry, to_host
+from lowtide._rungs import caches, libraries, registered, registry
 from lowtide._rungs.all import hooks_of
 from lowtide._rungs.caches import CompileCaches, LruCaches, RegisteredCaches, StoredTracebacks
 from lowtide._rungs.collector import Collector
 from lowtide._rungs.hook import Hook, PartlyDone
 from lowtide._rungs.libraries import FftPlans, IpcLeftovers, ProcessGroups, Workspaces
-from lowtide._rungs.sessions import Sessions
-from lowtide._rungs.to_host import ModelsToHost
+from lowtide._rungs.registered import ModelsToHost, Sessions
 from lowtide._runtime.heap import frozen_count
 
 CPU = CpuDevice()
@@ -678,10 +677,10 @@ class TestToHost:
             torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8, bias=False)
         )
         model[1].weight = model[0].weight
-        assert to_host.size_on(model, "cpu") == 256
+        assert registered.size_on(model, "cpu") == 256
         model(torch.ones(8)).sum().backward()
-        assert to_host.size_on(model, "cpu") == 512
-        assert to_host.size_on(model, "cuda:0") == 0
+        assert registered.size_on(model, "cpu") == 512
+        assert registered.size_on(model, "cuda:0") == 0
 
     @in_a_fork
     def test_one_that_refuses_stops_nobody(self, device: Any) -> None:
@@ -702,8 +701,8 @@ class TestToHost:
         was = dict.fromkeys(("0.weight", "0.bias"), "meta") | dict.fromkeys(
             ("1.weight", "1.bias"), "cpu"
         )
-        to_host.put(model, was)
-        assert to_host.device_of_each_tensor(model) == was
+        registered.put(model, was)
+        assert registered.device_of_each_tensor(model) == was
 
     def test_something_with_to_that_is_no_module(self, device: Any) -> None:
         class Pipeline:

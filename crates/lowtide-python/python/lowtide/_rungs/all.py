@@ -15,8 +15,7 @@ from .collector import Collector
 from .hook import Hook
 from .libraries import FftPlans, IpcLeftovers, Workspaces, group_hooks
 from .processes import ThisProcess, Workers
-from .sessions import Sessions
-from .to_host import ModelsToHost
+from .registered import ModelsToHost, Sessions
 
 
 def hooks_of(device: Device, *, process_groups: bool = False) -> Sequence[Hook]:

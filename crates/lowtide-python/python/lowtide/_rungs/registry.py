@@ -22,6 +22,7 @@ class Entry:
     """One registered object. `was` and `size` (bytes, if known) are for the hook that changes it and
     changes it back later."""
 
+    kind: str
     name: str
     get: Callable[[], Any | None]
     """Returns the object, or `None` if it is gone."""
@@ -29,6 +30,9 @@ class Entry:
     open: Callable[[], Callable[[], Any] | None] | None
     was: dict[str, str] = field(default_factory=dict)
     size: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
 
 
 class Registered:
@@ -59,7 +63,7 @@ class Registered:
                 f"a {self._what} of type {type(one).__name__} cannot be registered: it has no weak"
                 " references, and lowtide keeps nothing alive"
             ) from None
-        entries[key] = Entry(name or type(one).__name__, reference, close, open)
+        entries[key] = Entry(self._what, name or type(one).__name__, reference, close, open)
 
     def objects(self) -> list[Any]:
         """Returns the objects that are still alive."""
