@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import functools
 import sys
-import threading
 from contextlib import ExitStack
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -43,22 +42,11 @@ def _replace_cache(adopted: Adopted, util: ModuleType) -> None:
             adopted.replace(module, "empty_cuda_cache", lambda _: empty_cuda_cache)
 
 
-class _Ending:
-    """How many turns of modules end at the moment: their stages collect and trim.
+_ending: list[type] = []
+"""The modules whose turns end at the moment: their stages collect and trim.
 
-    Of the whole process: a release drops a module in a thread of its own.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.turns = 0
-
-    def change(self, by: int) -> None:
-        with self._lock:
-            self.turns += by
-
-
-_ending = _Ending()
+Of the whole process: a release drops a module in a thread of its own.
+"""
 
 
 def empty_cuda_cache() -> None:
@@ -66,7 +54,7 @@ def empty_cuda_cache() -> None:
 
     A module's `__del__` calls this in the middle of the stage's own release.
     """
-    if not _ending.turns:
+    if not _ending:
         compat.empty_cuda_cache()
 
 
@@ -81,8 +69,8 @@ def _replace_turn(adopted: Adopted, base: ModuleType) -> None:
                     return body(_Making(cls, stage), *arguments, **keywords)
                 finally:
                     # Until the stage has ended.
-                    _ending.change(1)
-                    ends.callback(_ending.change, -1)
+                    _ending.append(cls)
+                    ends.callback(_ending.remove, cls)
 
         return classmethod(run_evaluator)
 

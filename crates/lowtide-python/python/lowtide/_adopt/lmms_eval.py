@@ -51,7 +51,9 @@ def _replace_evaluate(adopted: Adopted, evaluator: ModuleType) -> None:
                 for name in REQUESTS:
                     if callable(getattr(model, name, None)):
                         stack.enter_context(_cleaning(model, name, stages, 0.0))
-                generation = _generation()
+                # The models of transformers have its `generate`, if they are imported.
+                transformers = sys.modules.get("transformers.generation.utils")
+                generation = getattr(transformers, "GenerationMixin", None)
                 if generation is not None:
                     stack.enter_context(_cleaning(generation, "generate", stages, EVERY))
                 try:
@@ -63,13 +65,6 @@ def _replace_evaluate(adopted: Adopted, evaluator: ModuleType) -> None:
         return evaluate
 
     adopted.replace(evaluator, "evaluate", make)
-
-
-def _generation() -> type | None:
-    """Returns the class whose `generate` the models of transformers have, if they are imported."""
-    module = sys.modules.get("transformers.generation.utils")
-    found: type | None = getattr(module, "GenerationMixin", None)
-    return found
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from . import Adopted
 
 TARGET = "sglang.srt.managers.scheduler.Scheduler.continue_generation"
-
-_gate: Gate | None = None
 
 
 def adopt(adopted: Adopted) -> None:
@@ -49,13 +48,13 @@ def register() -> None:
         adopt_project("sglang")
 
 
+@cache
 def gate() -> Gate:
-    """Returns the gate whose resumes are watched. `gate().trend()` says how reserved memory changes."""
-    global _gate
-    # Made at the first resume: before that there may be no device.
-    if _gate is None:
-        _gate = Gate()
-    return _gate
+    """Returns the gate whose resumes are watched. `gate().trend()` says how reserved memory changes.
+
+    It is made at the first resume: before that there may be no device.
+    """
+    return Gate()
 
 
 def resume(original: Callable[..., object], scheduler: object, request: Any) -> object:

@@ -111,12 +111,15 @@ def device_count(module: Torch, kind: str) -> int:
 
 
 def current_index(module: Torch, kind: str) -> int:
-    """Returns the index of the current device of a kind. Call it only if the kind is initialised."""
-    common = common_of(module)
-    if common is not None:
-        return int(common.current_device_index())
-    current = getattr(getattr(module, kind, None), "current_device", None)
-    return 0 if current is None else int(current())
+    """Returns the index of the current device of a kind. Initialises nothing: before the device is
+    initialised it is 0, and it stays 0 until the program chooses another, which initialises it."""
+    backend, common = getattr(module, kind, None), common_of(module)
+    initialised = getattr(backend, "is_initialized", None)
+    if initialised is None or not initialised():
+        return 0
+    current = getattr(backend, "current_device", None)
+    ask = current if common is None else common.current_device_index
+    return 0 if ask is None else int(ask())
 
 
 def synchronize(module: Torch, kind: str, index: int) -> None:

@@ -51,7 +51,7 @@ def device_of(device: object = None) -> Device | None:
         return None
     index = wanted.number
     if index is None:
-        index = _current_index(module, kind)
+        index = current_index(module, kind)
     if not 0 <= index < count:
         few = f"torch has {count} devices of this kind, numbered from 0"
         raise ValueError(f"{kind}:{index} does not exist: {few}")
@@ -91,16 +91,6 @@ def _refuse_unknown(module: Torch, kind: str) -> None:
     except RuntimeError:
         message = f"{kind!r} is not a device that torch knows: say 'cuda:0', 'cuda' or 'cpu'"
         raise ValueError(message) from None
-
-
-def _current_index(module: Torch, kind: str) -> int:
-    # Asking for the current index initialises the device. Before that it is 0, and it stays 0 until
-    # the program chooses another, which initialises the device.
-    backend = getattr(module, kind, None)
-    initialised = getattr(backend, "is_initialized", None)
-    if initialised is None or not initialised():
-        return 0
-    return current_index(module, kind)
 
 
 def _one(name: str, kind: str, index: int) -> Device:

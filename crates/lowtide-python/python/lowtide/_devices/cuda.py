@@ -113,7 +113,7 @@ class CudaDevice(Device):
         workers = pids()
         found: dict[int, int] = {}
         for other in nvml.others if workers else ():
-            worker = worker_of(int(other.name.removeprefix("pid ")), workers)
+            worker = worker_of(pid_of(other), workers)
             if worker is not None:
                 found[worker] = found.get(worker, 0) + other.bytes
         self._knows_workers = self._knows_workers or bool(found)
@@ -128,14 +128,7 @@ class CudaDevice(Device):
         except NVML_ERRORS:
             return []
         workers = pids()
-        if not workers:
-            return others
-        numbers = (int(other.name.removeprefix("pid ")) for other in others)
-        return [
-            other
-            for other, pid in zip(others, numbers, strict=True)
-            if worker_of(pid, workers) is None
-        ]
+        return [one for one in others if not workers or worker_of(pid_of(one), workers) is None]
 
     def is_away(self) -> bool:
         return agent_is_suspended()
@@ -246,6 +239,11 @@ class CudaDevice(Device):
 
     def settings(self) -> list[Setting]:
         return [Fraction(self)] if initialised() is not None else []
+
+
+def pid_of(other: ProcessUsage) -> int:
+    """Returns the number of a process that NVML lists."""
+    return int(other.name.removeprefix("pid "))
 
 
 def current(stats: dict[str, dict[str, dict[str, int]]], what: str) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from reprlib import repr as short
 from types import SimpleNamespace
+from typing import Any
 
 from .._native import DroppedReference, HeapPath, Holder, plan_shutdown
 from .._runtime.data import Data, counted, holds_nothing, mib
@@ -243,14 +244,10 @@ def _place(holder: object, held: object) -> Callable[[object], object] | None:
         keys = [key for key, value in pairs(holder) if value is held]
         mapping = holder
         return lambda one: [dict.setdefault(mapping, key, one) for key in keys]
-    if isinstance(holder, list):
-        elements = holder
-        places = [at for at, value in enumerate(list.__iter__(elements)) if value is held]
-        return lambda one: [list.insert(elements, at, one) for at in places]
-    if isinstance(holder, deque):
-        queue = holder
-        places = [at for at, value in enumerate(deque.__iter__(queue)) if value is held]
-        return lambda one: [deque.insert(queue, at, one) for at in places]
+    if isinstance(holder, (list, deque)):
+        kind: Any = list if isinstance(holder, list) else deque
+        places = [at for at, value in enumerate(kind.__iter__(holder)) if value is held]
+        return lambda one: [kind.insert(holder, at, one) for at in places]
     if isinstance(holder, set):
         return holder.add
     attributes = instance_dict(holder)

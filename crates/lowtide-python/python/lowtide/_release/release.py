@@ -70,11 +70,8 @@ def release(
     collector. `process_groups` destroys communicators. `wait` limits how long to wait for running
     work.
     """
-    ladder, objects = (
-        Ladder.SHUTDOWN if to is None else Ladder.GRADUAL,
-        [] if obj is None else [obj],
-    )
-    name = name or "release"
+    name, objects = name or "release", [] if obj is None else [obj]
+    ladder = Ladder.SHUTDOWN if to is None else Ladder.GRADUAL
     return _release(name, ladder, objects, device, unfreeze, process_groups, wait, to)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from .._native import HookPoint, malloc_trim
@@ -94,14 +95,10 @@ def named_steps(module: object, names: tuple[str, ...]) -> list[Step]:
     is gone already."""
     held = vars(module) if hasattr(module, "__dict__") else {}
     return [
-        Step(f"{type(module).__name__}.{name}", None, _setter(module, name))
+        Step(f"{type(module).__name__}.{name}", None, partial(setattr, module, name, None))
         for name in names
         if held.get(name, getattr(type(module), name, None)) is not None
     ]
-
-
-def _setter(module: object, name: str) -> Callable[[], None]:
-    return lambda: setattr(module, name, None)
 
 
 def _weakly(one: object) -> Callable[[], object]:

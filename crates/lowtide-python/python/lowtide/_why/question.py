@@ -23,7 +23,7 @@ from .._runtime.torch import torch
 from .alone import is_alone
 from .interpreter import Registered, roots
 from .memory.autograd import autograd_edges
-from .memory.probe import Probe, candidate_types
+from .memory.probe import candidate_types, probe
 from .rare import list_number
 from .references.arrays import item_layout
 from .references.look import AnyDict, module_value
@@ -85,7 +85,8 @@ class Question:
         self.grouped = grouped
         self.device = device
         self.most = most
-        self.probe = Probe()
+        # Remembers where the storages are: objects that it meets later may show them.
+        self.probe = functools.partial(probe, regions=[])
         self.autograd = autograd_edges
         self.layout = item_layout
         self.node = _node()

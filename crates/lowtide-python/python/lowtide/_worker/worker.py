@@ -14,7 +14,7 @@ import threading
 from _thread import get_ident
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from .._native import ProcessTree
@@ -339,22 +339,19 @@ def _kill_group(pid: int) -> None:
             continue  # It has not made its session yet, or has ended.
 
 
-_is_registered = False
 _is_exiting = False
 """Whether the workers have been ended at exit. Nobody would end another one, and multiprocessing would
 wait for it for ever."""
 
 
+@cache
 def _end_at_exit() -> None:
     """Ends all workers at exit, before multiprocessing waits for them: what is registered last, runs
     first."""
-    global _is_registered
-    if not _is_registered:
-        import atexit
-        import multiprocessing.util  # noqa: F401  Its import registers what waits.
+    import atexit
+    import multiprocessing.util  # noqa: F401  Its import registers what waits.
 
-        _is_registered = True
-        atexit.register(_end_all)
+    atexit.register(_end_all)
 
 
 def _end_all() -> None:

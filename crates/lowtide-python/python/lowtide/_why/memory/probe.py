@@ -68,17 +68,6 @@ def bytes_on(objects: list[object], device: str) -> int:
     return sum({one.key: one.bytes for one in held}.values())
 
 
-class Probe:
-    """A probe that remembers where the storages are: objects that it meets later may show them."""
-
-    def __init__(self) -> None:
-        self._regions: list[Region] = []
-
-    def __call__(self, objects: list[Tensor]) -> list[Memory | None]:
-        """Returns what `probe` does."""
-        return probe(objects, self._regions)
-
-
 def probe(objects: list[Tensor], regions: list[Region] | None = None) -> list[Memory | None]:
     """Returns for each object the device memory that it holds, or `None` if it holds none.
 

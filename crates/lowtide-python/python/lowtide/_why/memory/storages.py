@@ -10,6 +10,7 @@ certain, torch is asked.
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_right
 from typing import NamedTuple
 
@@ -216,16 +217,6 @@ class _Offsets(NamedTuple):
     data: int | None
 
 
-_found: list[_Offsets] = []
-"""The offsets, once they were looked for."""
-
-
-def _offsets(module: Torch) -> _Offsets:
-    if not _found:
-        _found.append(_find(module))
-    return _found[0]
-
-
 def _sizes(module: Torch, keys: list[int], tensors: list[Tensor]) -> dict[int, int]:
     """Returns the sizes of some storages, each with a tensor over it."""
     at = _offsets(module).size
@@ -239,7 +230,8 @@ def _sizes(module: Torch, keys: list[int], tensors: list[Tensor]) -> dict[int, i
     return {key: max(0, read(key + at).value) for key in keys}
 
 
-def _find(module: Torch) -> _Offsets:
+@functools.cache
+def _offsets(module: Torch) -> _Offsets:
     from ctypes import c_int64
 
     try:

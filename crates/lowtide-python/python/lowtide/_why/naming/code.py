@@ -61,11 +61,6 @@ class Code(NamedTuple):
         imports = self.imports | frozenset(reference.imports if _needs(reach) else ())
         return Code(shown, run, imports)
 
-    @property
-    def is_readable(self) -> bool:
-        """Whether a person would write it: Python has no other way into some objects."""
-        return is_readable(self.shown)
-
     def text(self) -> str:
         """Returns the expression for people, with remarks in a comment."""
         remarks = f"  # {', '.join(self.remarks)}" if self.remarks else ""
@@ -73,7 +68,8 @@ class Code(NamedTuple):
 
 
 def is_readable(text: str) -> bool:
-    """Returns whether a person would write an expression or statement."""
+    """Returns whether a person would write an expression or statement: Python has no other way into some
+    objects."""
     return not any(way in text for way in _UNREADABLE)
 
 
@@ -188,11 +184,8 @@ def _start(value: object, scope: AnyDict | None) -> Code | None:
         return Code("sys.modules", "sys.modules", frozenset({"sys"}))
     if is_a(value, ModuleType):
         return _module(module_dict(value), scope)  # type: ignore[arg-type]
-    if type(value) is dict:
-        code = _module(value, scope)
-        return None if code is None else code._replace(is_names=True)
-    if type(value) is FrameType:
-        code = _module(value.f_globals, scope) if is_module_frame(value) else None
+    if type(value) is dict or (type(value) is FrameType and is_module_frame(value)):
+        code = _module(value.f_globals if type(value) is FrameType else value, scope)
         return None if code is None else code._replace(is_names=True)
     if thread_name(value) is not None:
         return _thread(value)
@@ -295,11 +288,6 @@ class Statement(NamedTuple):
 
     text: str
     imports: frozenset[str] = frozenset()
-
-    @property
-    def is_readable(self) -> bool:
-        """Whether a person would write it."""
-        return is_readable(self.text)
 
     def code(self) -> str:
         """Returns the statement with its imports: it runs as it stands."""

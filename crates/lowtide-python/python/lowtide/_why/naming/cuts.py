@@ -15,7 +15,7 @@ from ..interpreter import registered_at
 from ..references.look import is_a, plain, type_name
 from ..references.reference import Reference
 from ..references.tensors import leaves_with_gradient_graph
-from .code import Statement, fill, joined
+from .code import Statement, fill, is_readable, joined
 from .path import NamedPath
 
 _MOST_CUTS = 4
@@ -259,7 +259,7 @@ def _written(ways: list[NamedPath], target: object) -> NamedPath:
         statements = [way.statement(last) for last in way.last_references(target)]
         known = [one for one in statements if one is not None]
         if len(known) == len(statements):
-            if all(one.is_readable for one in known):
+            if all(is_readable(one.text) for one in known):
                 return way
             written.append(way)
     return [*written, *ways][0]

@@ -74,7 +74,7 @@ def path_edges(objects: Sequence[object]) -> list[Edge]:
     return edges
 
 
-Test = Callable[[object, object], bool]
+Test = Callable[[Any, object], bool]
 
 
 class _Way:
@@ -116,7 +116,8 @@ def _way(holder: object, edge: Edge) -> _Way | None:
         and (type(holder) is list or type(holder) is tuple)
         and step[1:-1].isdecimal()
     ):
-        return _Way(edge, _element_test(int(step[1:-1])))
+        at = int(step[1:-1])
+        return _Way(edge, lambda holder, held: at < len(holder) and holder[at] is held)
     return None
 
 
@@ -136,13 +137,6 @@ def _attribute_test(read: Read, name: str) -> Test:
             if value is held:
                 return type(key) is str and key == name
         return False
-
-    return test
-
-
-def _element_test(at: int) -> Test:
-    def test(holder: Any, held: object) -> bool:
-        return at < len(holder) and holder[at] is held
 
     return test
 

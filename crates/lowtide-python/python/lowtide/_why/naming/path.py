@@ -16,9 +16,9 @@ from ..references.contexts import task_name
 from ..references.look import AnyDict, is_a, namespace_of
 from ..references.reference import Reference
 from ..references.tensors import has_gradient_graph, is_tensor, is_view
-from .code import Code, Statement, expression, fill, joined
+from .code import Code, Statement, expression, fill, is_readable, joined
 from .edges import Edge, last_references, path_edges, without_way_back
-from .words import PathText, Root, write
+from .words import Root, write
 
 _OF_CODE = ("local", "stack", "frame", "awaits", "coroutine")
 _GUTTING = ("closure", "cell", "argument")
@@ -56,16 +56,16 @@ class NamedPath:
         """
         edges = self._edges_to(last)
         code = self._code(edges)
-        if code is not None and code.is_readable:
+        if code is not None and is_readable(code.shown):
             kind = edges[-1].reference.kind if edges else "reference"
             if kind != "view" and is_tensor(self.held()) and is_view(self.held()):
                 code = code._replace(remarks=(*code.remarks, "view"))
             return printable(code.text())
-        return printable("".join(self._write(edges).pieces()))
+        return self._words(edges)
 
     def words(self, last: Reference | None = None) -> str:
         """Returns the path as a person would describe it."""
-        return printable("".join(self._write(self._edges_to(last)).pieces()))
+        return self._words(self._edges_to(last))
 
     def statement(self, last: Reference | None = None) -> Statement | None:
         """Returns the statement that cuts the last reference, or None if there is none."""
@@ -74,7 +74,7 @@ class NamedPath:
     def by_hand(self, last: Reference | None = None) -> str:
         """Returns what a person does to cut the last reference, as a sentence."""
         edges = self._edges_to(last)
-        words = printable("".join(self._write(edges).pieces()))
+        words = self._words(edges)
         if self._root.kind == "exception" and edges and edges[0].reference.kind == "traceback":
             return f"leave the except block: {words}"
         task = self._task_of(edges)
@@ -193,8 +193,8 @@ class NamedPath:
         reference = edge.reference if last is None else last
         return [*self._edges[:-1], *before, Edge(edge.last, edge.end, reference)]
 
-    def _write(self, edges: list[Edge]) -> PathText:
-        return write(self._root, self._objects, edges)
+    def _words(self, edges: list[Edge]) -> str:
+        return printable("".join(write(self._root, self._objects, edges).pieces()))
 
     def _code(self, edges: Sequence[Edge]) -> Code | None:
         return expression(self._objects, edges, self._scope)

@@ -90,7 +90,8 @@ def undo(name: str, function: Any) -> Reference | None:
     if name.startswith(_FUNCTION) and hasattr(threading, "settrace_all_threads"):
         verb = "threading.setprofile_all_threads(None), threading.settrace_all_threads(None)"
         return Reference("", "registered hook", verb, imports=("threading",))
-    called = plain(getattr(function, "__qualname__", None)) if _is_function(function) else None
+    is_function = type(function) in (FunctionType, MethodType)
+    called = plain(getattr(function, "__qualname__", None)) if is_function else None
     if name.startswith(_MONITORING) and called is not None:
         tools = tuple(number for number in range(_MOST_TOOLS) if _tool(number))
         # A callback is only given back by putting another in its place.
@@ -101,10 +102,6 @@ def undo(name: str, function: Any) -> Reference | None:
         )
         return Reference("", "registered hook", verb, imports=("sys",))
     return None
-
-
-def _is_function(value: object) -> bool:
-    return type(value) in (FunctionType, MethodType)
 
 
 def _events() -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import MemberDescriptorType
 
 from .look import (
@@ -50,10 +51,8 @@ def read_class(holder: type, held: object) -> Iterator[Reference]:
                 original = wrapped(key, value) if reach == f"{{holder}}.{key}" else None
                 if original is not None:
                     # A method that was wrapped from outside. The class fails without it.
-                    verb, instead = f"{{path}} = {original[0]}", (found, original[1])
-                    found = Reference(
-                        step, "class attribute", verb, via=via, reach=reach, instead=instead
-                    )
+                    verb = f"{{path}} = {original[0]}"
+                    found = replace(found, verb=verb, instead=(found, original[1]))
                 yield found
             else:
                 why = f"{type_name(holder)} is built in: its attributes cannot be changed"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from types import MappingProxyType, ModuleType
 from typing import Any
 
@@ -50,7 +51,7 @@ def read_dict(holder: AnyDict, held: object) -> Iterator[Reference]:
             is_namespace = type(holder) is dict and namespace_of(holder) is not None
             yield _with_original(found, holder, key, held) if is_namespace else found
         if key is held:
-            reach, verb = spelling.key(holder, position)
+            reach, verb = spelling.key_at(holder, position)
             step, remark = f" (key {position}, {key_text(key)})", f"key {key_text(key)}"
             yield Reference(step, "key", verb, reach=reach, remark=remark)
 
@@ -145,15 +146,7 @@ def _with_original(found: Reference, namespace: AnyDict, key: object, held: obje
     original = spelling.original_value(namespace, key, held)
     if original is None:
         return found
-    return Reference(
-        found.step,
-        found.kind,
-        f"{{path}} = {original[0]}",
-        via=found.via,
-        reach=found.reach,
-        remark=found.remark,
-        instead=(found, original[1]),
-    )
+    return replace(found, verb=f"{{path}} = {original[0]}", instead=(found, original[1]))
 
 
 def read_weak_mapping(holder: object, held: object) -> Iterator[Reference]:
@@ -170,7 +163,7 @@ def read_weak_mapping(holder: object, held: object) -> Iterator[Reference]:
             yield Reference(step, "weak value", verb, via=via, reach=reach, remark=remark)
         if key is held:
             step = f" (key {key_text(key)})"
-            reach, verb = _in_data(spelling.key(data, position))
+            reach, verb = _in_data(spelling.key_at(data, position))
             yield Reference(step, "key", verb, via=via, reach=reach)
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict
 from collections.abc import Iterator
-from types import GetSetDescriptorType, ModuleType
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from ..._native import NodeHooks, hook_lists, module_state
-from .look import descriptor, module_dict, module_value, mro, namespace_of, type_name
+from .look import module_dict, module_value, mro, namespace_of, read, type_name
 from .reference import Reference
 
 _MOST_NODES = 10_000
@@ -127,9 +127,7 @@ def _hooks(step: str, way: _Way, before: str, held: object) -> Reference:
 
 def next_nodes(node: object) -> list[object]:
     """Returns the nodes that follow a node of autograd."""
-    getter = descriptor(node, "next_functions")
-    entries = getter.__get__(node) if type(getter) is GetSetDescriptorType else None
-    return [entry[0] for entry in entries or () if entry[0] is not None]
+    return [one for one, _ in read(node, "next_functions") or () if one is not None]
 
 
 def read_module_hooks(holder: ModuleType, held: object) -> Iterator[Reference]:

@@ -12,6 +12,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any
 
 from . import look
+from .functions import LruCache, cell_contents
 from .look import (
     AnyDict,
     class_items,
@@ -26,7 +27,7 @@ from .look import (
     plain,
 )
 
-_THEMSELVES = (FunctionType, type(functools.lru_cache(lambda: None)))
+_THEMSELVES = (FunctionType, LruCache)
 """Types of class attributes that a class hands out as they are."""
 _READS = ("__getattribute__",)
 _WRITES = ("__setattr__",)
@@ -159,10 +160,7 @@ def wrapped(name: str, value: object) -> tuple[str, object] | None:
     if type(value) is not FunctionType or value.__closure__ is None:
         return None
     for index, cell in enumerate(value.__closure__):
-        try:
-            before = cell.cell_contents
-        except ValueError:
-            continue
+        before: Any = cell_contents(cell)
         is_function = type(before) in (FunctionType, BuiltinFunctionType)
         if is_function and before is not value and plain(before.__name__) == name:
             return f"{{path}}.__closure__[{index}].cell_contents", before
@@ -192,9 +190,7 @@ def item(holder: object, key: object, position: int) -> tuple[str, str]:
         reach = f"list(dict.values({{holder}}))[{position}]"
         if not overrides(type(holder), dict, "values"):
             reach = f"list({{holder}}.values())[{position}]"
-        text = f"list(dict.keys({{holder}}))[{position}]"
-        if not overrides(type(holder), dict, "__iter__"):
-            text = f"list({{holder}})[{position}]"
+        text, _ = key_at(holder, position)
     else:
         reach = f"dict.__getitem__({{holder}}, {text})" if reads else f"{{holder}}[{text}]"
         if not reads and not deletes:
@@ -203,7 +199,7 @@ def item(holder: object, key: object, position: int) -> tuple[str, str]:
     return reach, cut
 
 
-def key(holder: object, position: int) -> tuple[str, str]:
+def key_at(holder: object, position: int) -> tuple[str, str]:
     """Returns the expression for a key of a dict, and the statement that deletes it."""
     if overrides(type(holder), dict, "__iter__"):
         reach = f"list(dict.keys({{holder}}))[{position}]"

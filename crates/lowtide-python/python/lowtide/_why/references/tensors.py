@@ -8,7 +8,6 @@ a subclass may run its own code for any of them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import GetSetDescriptorType
 from typing import Any
 
 from ..._runtime.torch import Tensor
@@ -24,6 +23,7 @@ from .look import (
     module_value,
     pairs,
     plain,
+    read,
 )
 from .reference import Reference
 from .spelling import hides
@@ -202,18 +202,13 @@ def _is_leaf_of(node: object, held: object) -> bool:
     seen, open_nodes = {id(node)}, [node]
     while open_nodes and len(seen) <= _MOST_NODES:
         current = open_nodes.pop()
-        if _ask(current, "variable") is held:
+        if read(current, "variable") is held:
             return True
         for following in next_nodes(current):
             if id(following) not in seen:
                 seen.add(id(following))
                 open_nodes.append(following)
     return False
-
-
-def _ask(node: object, name: str) -> Any:
-    getter = descriptor(node, name)
-    return getter.__get__(node) if type(getter) is GetSetDescriptorType else None
 
 
 def read_node(holder: object, held: object) -> Iterator[Reference]:
@@ -225,5 +220,5 @@ def read_node(holder: object, held: object) -> Iterator[Reference]:
         if following is held:
             yield Reference(f".next_functions[{index}][0]", "autograd", why_not=why)
     yield from read_hooks_of_node(holder, held)
-    if is_tensor(held) and _ask(holder, "variable") is held:
+    if is_tensor(held) and read(holder, "variable") is held:
         yield Reference(".variable", "autograd", why_not=why)
