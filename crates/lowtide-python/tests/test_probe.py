@@ -7,7 +7,7 @@ import sys
 import time
 import types
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -15,7 +15,6 @@ from alone import in_a_fork
 from lowtide._devices.cuda_pools import PoolId
 from lowtide._native import Memory, MemoryKind
 from lowtide._why.memory import storages, unusual
-from lowtide._why.memory.autograd import KeptTensors
 from lowtide._why.memory.autograd import autograd_edges as all_edges
 from lowtide._why.memory.probe import bytes_on, candidate_types, probe
 from torch.autograd.graph import saved_tensors_hooks
@@ -41,12 +40,17 @@ def natives(*objects: Any) -> list[int | None]:
     return [None if one is None else one.native for one in probe(list(objects))]
 
 
-def autograd_edges(tensors: list[Any], *most_nodes: int) -> list[KeptTensors]:
+class Edge(NamedTuple):
+    position: int
+    kept: list[Any]
+
+
+def autograd_edges(tensors: list[Any], *most_nodes: int) -> list[Edge]:
     """Returns the edges without the nodes of the graphs."""
     found = []
     for position, kept, _ in all_edges(tensors, *most_nodes):
         kept = [one for one in kept if not hasattr(type(one), "next_functions")]
-        found += [KeptTensors(position, kept)] if kept else []
+        found += [Edge(position, kept)] if kept else []
     return found
 
 
