@@ -2,7 +2,6 @@
 
 mod captures;
 mod faults;
-mod figures;
 #[path = "../pool/game.rs"]
 mod game;
 #[path = "../pool/hands.rs"]
@@ -17,7 +16,6 @@ fn main() -> ExitCode {
     suite::main(&[
         Suite::new("turns", &[Target::Double, Target::Cuda], |_| turns::cases()),
         Suite::new("captures", &[Target::Double, Target::Cuda], |_| captures::cases()),
-        Suite::new("turn_figures", &[Target::Double, Target::Cuda], |_| figures::cases()),
         Suite::new("pool_faults", &[Target::Double], |_| faults::cases()),
     ])
 }
