@@ -7,12 +7,10 @@
     reason = "they are here for their tests, and read and write tables"
 )]
 
-#[path = "../../../lowtide-walk/src/safety/huge_pages.rs"]
-pub(crate) mod huge_pages;
 #[path = "../../../lowtide-walk/src/walk/object_table.rs"]
 mod object_table;
-#[path = "../../../lowtide-walk/src/safety/out_of_memory.rs"]
-pub(crate) mod out_of_memory;
+#[path = "../../../lowtide-walk/src/safety/own_memory.rs"]
+pub(crate) mod own_memory;
 #[path = "../../../lowtide-walk/src/walk/pieces.rs"]
 mod pieces;
 #[path = "../../../lowtide-walk/src/ask/prefetch.rs"]
@@ -36,5 +34,5 @@ pub(crate) mod ask {
     }
 }
 pub(crate) mod safety {
-    pub(crate) use super::{huge_pages, out_of_memory};
+    pub(crate) use super::own_memory;
 }

@@ -57,9 +57,7 @@ impl Arrays<'_> {
         let is_right = base(self.view.as_ptr()) == self.base.as_ptr();
         (is_right && size_of::<usize>() == 8).then(|| self.class_.as_type_ptr())
     }
-}
 
-impl Arrays<'_> {
     /// Returns the type of rows, or `None` if they do not have their array where it is expected.
     pub(crate) fn row_class(&self) -> Option<*mut PyTypeObject> {
         let is_right = self.row.get_type().is(&self.row_class)

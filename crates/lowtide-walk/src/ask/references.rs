@@ -17,7 +17,7 @@ use pyo3::types::{PyList, PyType};
 use crate::ask::numpy;
 use crate::ask::object::{class_of, count_of, is_below, object};
 use crate::ask::types::{is_gc, is_of_the_program, traverse};
-use crate::safety::out_of_memory::OutOfMemory;
+use crate::safety::own_memory::OutOfMemory;
 use crate::safety::own_references::list_of;
 
 /// The most ended objects that a slot may show. The lists of the interpreter have a few hundred.

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 
 use crate::ask::kind::Kind;
 use crate::ask::object::object;
-use crate::safety::huge_pages::Reserve;
+use crate::safety::own_memory::Reserve;
 use crate::safety::own_references::{CollectorOff, OwnReferences};
 use crate::walk::walked::{List, Nodes};
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::safety::out_of_memory::reserve;
+use crate::safety::own_memory::reserve;
 use crate::safety::own_references::OwnReferences;
 use crate::start::question::Question;
 

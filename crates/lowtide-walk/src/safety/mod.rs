@@ -1,6 +1,5 @@
 //! What keeps an examination from harming the program: its memory, its own references, the collector at rest, one examination at a time.
 
-pub(crate) mod huge_pages;
 pub(crate) mod one_at_a_time;
-pub(crate) mod out_of_memory;
+pub(crate) mod own_memory;
 pub(crate) mod own_references;

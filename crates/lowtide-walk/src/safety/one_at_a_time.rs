@@ -34,15 +34,15 @@ struct Turns {
     owner: Option<(ThreadId, usize)>,
     /// The threads that wait for their turn, the first one first.
     waiting: VecDeque<ThreadId>,
-    /// The examinations under way, in the order in which they began.
-    examinations: Vec<Part>,
-    forks: Vec<Part>,
+    /// The examinations and forks under way, in the order in which they began.
+    parts: Vec<Part>,
 }
 
 /// Something that a thread does, and whether it had its turn by then.
 #[derive(Clone, Copy)]
 struct Part {
     thread: ThreadId,
+    is_fork: bool,
     is_in_turn: bool,
 }
 
@@ -69,21 +69,15 @@ impl Turns {
         }
     }
 
-    fn end(&mut self, part: Part) {
-        if !part.is_in_turn {
-            return;
-        }
-        self.owner = self.owner.map(|(thread, times)| (thread, times - 1));
-        if self.owner.is_some_and(|(_, times)| times == 0) {
-            self.owner = None;
+    /// Ends what this thread did last, of this kind.
+    fn end(&mut self, thread: ThreadId, is_fork: bool) {
+        let is_it = |part: &Part| part.thread == thread && part.is_fork == is_fork;
+        let Some(at) = self.parts.iter().rposition(is_it) else { return };
+        if self.parts.remove(at).is_in_turn {
+            let owner = self.owner.map(|(thread, times)| (thread, times - 1));
+            self.owner = owner.filter(|(_, times)| *times > 0);
         }
     }
-}
-
-/// Removes what this thread did last.
-fn pop(parts: &mut Vec<Part>, thread: ThreadId) -> Option<Part> {
-    let at = parts.iter().rposition(|part| part.thread == thread)?;
-    Some(parts.remove(at))
 }
 
 impl Examining {
@@ -101,7 +95,7 @@ impl Examining {
         if self.turns().take(thread, false) {
             return Ok((thread, true));
         }
-        if self.turns().examinations.iter().any(|part| part.thread == thread) {
+        if self.turns().parts.iter().any(|part| part.thread == thread && !part.is_fork) {
             // It has waited for long enough already.
             return Ok((thread, false));
         }
@@ -136,29 +130,26 @@ impl Examining {
 
     /// Returns a context in which no other thread examines the heap.
     fn alone(slf: Py<Self>) -> Alone {
-        Alone { examining: slf, part: Mutex::default() }
+        Alone { examining: slf, thread: Mutex::default() }
     }
 
     /// The number of examinations under way, those within others among them.
     #[getter]
     fn count(&self) -> usize {
-        self.turns().examinations.len()
+        self.turns().parts.iter().filter(|part| !part.is_fork).count()
     }
 
     /// Waits for other threads, so that a child inherits none of their references.
     fn before_fork(&self, py: Python<'_>) -> PyResult<()> {
         // A signal is handled after the fork: an exception would be lost here.
         let (thread, is_in_turn) = self.wait(py, |_| Ok(()))?;
-        self.turns().forks.push(Part { thread, is_in_turn });
+        self.turns().parts.push(Part { thread, is_fork: true, is_in_turn });
         Ok(())
     }
 
     /// Lets other threads go on.
     fn after_fork(&self) {
-        let mut turns = self.turns();
-        if let Some(part) = pop(&mut turns.forks, thread::current().id()) {
-            turns.end(part);
-        }
+        self.turns().end(thread::current().id(), true);
     }
 
     /// Lets the child ask. Other threads do not exist here.
@@ -167,8 +158,7 @@ impl Examining {
         let (mut turns, thread) = (self.turns(), thread::current().id());
         turns.owner = turns.owner.filter(|(owner, _)| *owner == thread);
         turns.waiting.clear();
-        turns.examinations.retain(|part| part.thread == thread);
-        turns.forks.retain(|part| part.thread == thread);
+        turns.parts.retain(|part| part.thread == thread);
     }
 }
 
@@ -179,8 +169,8 @@ impl Examining {
 #[pyclass(frozen, module = "lowtide._native")]
 pub struct Alone {
     examining: Py<Examining>,
-    /// The examination that is under way.
-    part: Mutex<Option<Part>>,
+    /// The thread whose examination is under way.
+    thread: Mutex<Option<ThreadId>>,
 }
 
 #[pymethods]
@@ -188,9 +178,8 @@ impl Alone {
     fn __enter__(&self, py: Python<'_>) -> PyResult<()> {
         let examining = self.examining.get();
         let (thread, is_in_turn) = examining.wait(py, Python::check_signals)?;
-        let part = Part { thread, is_in_turn };
-        examining.turns().examinations.push(part);
-        *self.part.lock().unwrap_or_else(PoisonError::into_inner) = Some(part);
+        examining.turns().parts.push(Part { thread, is_fork: false, is_in_turn });
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(())
     }
 
@@ -202,11 +191,9 @@ impl Alone {
 
 impl Alone {
     fn leave(&self) {
-        let part = self.part.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Part { thread, .. }) = part else { return };
-        let mut turns = self.examining.get().turns();
-        if let Some(part) = pop(&mut turns.examinations, thread) {
-            turns.end(part);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            self.examining.get().turns().end(thread, false);
         }
     }
 }

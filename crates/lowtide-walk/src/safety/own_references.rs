@@ -13,7 +13,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::safety::out_of_memory::OutOfMemory;
+use crate::safety::own_memory::OutOfMemory;
 
 /// The addresses of all such lists.
 static LISTS: Mutex<Vec<usize>> = Mutex::new(Vec::new());

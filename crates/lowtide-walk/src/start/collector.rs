@@ -26,7 +26,7 @@ use pyo3::types::{PyList, PyType};
 
 use crate::ask::object::{class_of, object};
 use crate::ask::prefetch::{AHEAD, prefetch};
-use crate::safety::out_of_memory::OutOfMemory;
+use crate::safety::own_memory::OutOfMemory;
 use crate::safety::own_references::{CollectorOff, empty_list};
 
 /// Facts and functions of the interpreter, as they were when the package was imported. To import

@@ -10,8 +10,7 @@
 //! of the class. In 3.14 the low bits of a variable are no part of the address: they tell that the
 //! variable has borrowed its reference from the caller's.
 //!
-//! Where a frame cannot be read as it is, it shows its variables through `f_locals`. The snapshot that
-//! this leaves is emptied again, unless it belongs to the program.
+//! Where the layout is not known, a frame shows its variables through `f_locals`.
 //!
 //! A frame also has values in use, such as the iterator of a `for` loop, on a stack. Its height is
 //! known while the frame waits for another frame; while it waits for native code it is not, and
@@ -27,13 +26,11 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
-use crate::ask::object::{class_of, count_of, field};
+use crate::ask::object::{class_of, field};
 use crate::ask::types::is_of_the_program;
 
 /// A flag of a function's code: its variables are not in a dict.
 const OPTIMISED: i64 = 1;
-/// The reference count of a snapshot that nobody else uses: the frame's reference, and ours.
-const UNWANTED: u32 = 2;
 
 /// Where a frame has what, in bytes.
 #[derive(Clone, Copy)]
@@ -246,64 +243,23 @@ pub fn frame_locals<'py>(frame: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py
     Ok(Frame::new(frame)?.and_then(|frame| frame.locals()))
 }
 
-/// Returns what the variables of a running frame hold.
-///
-/// `is_looked_at`: a function that the frame called refers to the frame. It may be a debugger's;
-/// then the interpreter writes the snapshot back into the frame afterwards, and an empty one would
-/// delete all variables. `view` is the type of `f_locals` if it is no dict.
+/// Returns what the variables of a running frame hold, as `f_locals` shows them: that of a function is a
+/// view of the type `view`, which leaves nothing behind, where the layout of frames is not known.
 pub(crate) fn read_locals<'py>(
     frame: &Bound<'py, PyAny>,
-    code: &Bound<'py, PyAny>,
-    is_looked_at: bool,
     view: &Bound<'py, PyType>,
     namespaces: &HashSet<usize>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let py = frame.py();
-    let flags: i64 = code.getattr(intern!(py, "co_flags"))?.extract()?;
     let locals = frame.getattr(intern!(py, "f_locals"))?;
-    let is_view = locals.get_type().is(view) && !view.is(py.get_type::<PyDict>());
+    let globals = frame.getattr(intern!(py, "f_globals"))?;
+    if locals.get_type().is(view) && !view.is(py.get_type::<PyDict>()) {
+        return locals.call_method0(intern!(py, "values"))?.try_iter()?.collect();
+    }
+    // The body of a module or a class: its variables are in a real mapping, whatever that is.
+    let is_module = locals.is(&globals);
     let mut held = Vec::new();
-    if flags & OPTIMISED == 0 {
-        // The body of a module or a class: its variables are in a real mapping, whatever that is.
-        let globals = frame.getattr(intern!(py, "f_globals"))?;
-        if !locals.is(&globals) && !is_view {
-            held.push(locals.clone());
-        }
-        if !namespaces.contains(&globals.as_ptr().addr()) {
-            held.push(globals);
-        }
-    }
-    if is_view {
-        // It leaves nothing behind.
-        for value in locals.call_method0(intern!(py, "values"))?.try_iter()? {
-            held.push(value?);
-        }
-    } else if flags & OPTIMISED != 0 {
-        let snapshot = locals.cast_into::<PyDict>()?;
-        held.extend(snapshot.values().iter());
-        if is_looked_at || count_of(snapshot.as_ptr()) != UNWANTED {
-            held.push(snapshot.into_any());
-        } else {
-            snapshot.clear();
-        }
-    }
+    held.extend((!is_module).then_some(locals));
+    held.extend((!namespaces.contains(&globals.as_ptr().addr())).then_some(globals));
     Ok(held)
-}
-
-/// Returns the frames among some variables, and in tuples among them, except the frame that has the
-/// variables.
-pub(crate) fn frames_in(variables: &[Bound<'_, PyAny>], of: &Bound<'_, PyAny>) -> Vec<usize> {
-    let mut found = Vec::new();
-    let mut note = |object: &Bound<'_, PyAny>| {
-        if object.get_type().is(of.get_type()) && !object.is(of) {
-            found.push(object.as_ptr().addr());
-        }
-    };
-    for variable in variables {
-        note(variable);
-        if let Ok(tuple) = variable.cast_exact::<PyTuple>() {
-            tuple.iter().for_each(|one| note(&one));
-        }
-    }
-    found
 }

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyModule as Module, PyTuple};
 
 use crate::safety::own_references::OwnReferences;
-use crate::start::frames::{Frame, Stack, frames_in, read_locals};
+use crate::start::frames::{Frame, Stack, read_locals};
 use crate::start::question::Question;
 
 /// A kind of root.
@@ -127,8 +127,7 @@ pub(crate) fn find<'py>(
     for frame in suspended {
         found.suspended.push(frame.as_ptr().expose_provenance());
         if !question.collector.interpreter.frames_show {
-            let code = frame.getattr(intern!(py, "f_code"))?;
-            let variables = found.variables(&frame, &code, false, question)?;
+            let variables = found.variables(&frame, question)?;
             found.keep_variables(&frame, variables)?;
         }
     }
@@ -162,12 +161,10 @@ impl<'py> Roots<'py> {
         thread: u64,
         question: &Question<'py>,
     ) -> PyResult<()> {
-        // Frames that are in variables of others: a debugger may be looking at those.
-        let mut looked_at = HashSet::new();
         let mut next = Some(top);
         while let Some(frame) = next {
             let back = frame.getattr(intern!(frame.py(), "f_back"))?;
-            self.frame(frame, thread, &mut looked_at, question)?;
+            self.frame(frame, thread, question)?;
             next = (!back.is_none()).then_some(back);
         }
         Ok(())
@@ -177,12 +174,10 @@ impl<'py> Roots<'py> {
     fn variables(
         &mut self,
         frame: &Bound<'py, PyAny>,
-        code: &Bound<'py, PyAny>,
-        is_looked_at: bool,
         question: &Question<'py>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let Some(read) = Frame::new(frame)? else {
-            return read_locals(frame, code, is_looked_at, &question.asked.view, &self.namespaces);
+            return read_locals(frame, &question.asked.view, &self.namespaces);
         };
         let mut held = Vec::new();
         for variable in read.variables()? {
@@ -213,7 +208,6 @@ impl<'py> Roots<'py> {
         &mut self,
         frame: Bound<'py, PyAny>,
         thread: u64,
-        looked_at: &mut HashSet<usize>,
         question: &Question<'py>,
     ) -> PyResult<()> {
         let py = frame.py();
@@ -224,11 +218,7 @@ impl<'py> Roots<'py> {
         let address = frame.as_ptr().expose_provenance();
         // A frame that shows its variables to the collector need not be read.
         if is_ours || !question.collector.interpreter.frames_show {
-            let variables =
-                self.variables(&frame, &code, looked_at.contains(&address), question)?;
-            if !is_ours {
-                looked_at.extend(frames_in(&variables, &frame));
-            }
+            let variables = self.variables(&frame, question)?;
             self.keep_variables(&frame, variables)?;
         }
         if let Some(read) = Frame::new(&frame)? {

@@ -12,7 +12,7 @@ use crate::ask::prefetch::{AHEAD, prefetch};
 use crate::ask::references::{Shown, note};
 use crate::ask::types::{TypeInfo, Types};
 use crate::ask::{dlpack, numpy};
-use crate::safety::out_of_memory::OutOfMemory;
+use crate::safety::own_memory::OutOfMemory;
 use crate::start::question::Question;
 use crate::start::roots::Roots;
 use crate::walk::pieces::Seen;
@@ -53,11 +53,6 @@ impl<'q, 'py> Caller<'q, 'py> {
         Caller { question, types, roots, shown: Shown::with_room() }
     }
 
-    /// Returns a live object, or `None` if it refers to nothing and is not asked about.
-    pub(crate) fn look(&mut self, address: usize) -> Option<Seen> {
-        look(self.question, self.types, address)
-    }
-
     /// Asks some nodes, which are in order.
     pub(crate) fn ask(
         &mut self,
@@ -74,7 +69,7 @@ impl<'q, 'py> Caller<'q, 'py> {
             }
             let address = addresses[*node as usize];
             let info = self.types.of(class_of(with_exposed_provenance_mut(address)));
-            let kind = self.look(address).map_or(info.kind, |seen| seen.kind);
+            let kind = look(self.question, self.types, address).map_or(info.kind, |seen| seen.kind);
             self.traverse(address, info);
             let end = self.shown.objects.len();
             asked.rows.push(CallerRow { node: *node, by_type: info.kind, kind, end });

@@ -22,8 +22,7 @@ use pyo3::types::PyList;
 use crate::ask::kind::Kind;
 use crate::ask::object::{class_of, is_being_made, object};
 use crate::ask::types::Types;
-use crate::safety::huge_pages::Reserve;
-use crate::safety::out_of_memory::{OutOfMemory, check, reserve};
+use crate::safety::own_memory::{OutOfMemory, Reserve, check, reserve};
 use crate::safety::own_references::{self, CollectorOff, OwnReferences};
 use crate::start::collector::is_tracked;
 use crate::start::frozen;
@@ -224,7 +223,7 @@ impl Walk<'_, '_> {
         if self.walked.table.get(address).is_some() {
             return Ok(());
         }
-        let Some(seen) = self.caller.look(address) else { return Ok(()) };
+        let Some(seen) = look(self.question, self.caller.types, address) else { return Ok(()) };
         self.walked.builder.nodes(1);
         self.add(&Met { seen, unexplained: 0 })
     }

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use crate::ask::object::{class_of, count_of, is_immortal};
 use crate::ask::prefetch::prefetch;
 use crate::ask::types::Types;
-use crate::safety::out_of_memory::OutOfMemory;
+use crate::safety::own_memory::OutOfMemory;
 use crate::start::collector::Collector;
 use crate::walk::object_table::ObjectTable;
 use crate::walk::walked::{List, Walked};

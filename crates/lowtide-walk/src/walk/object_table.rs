@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::ask::prefetch::prefetch;
-use crate::safety::out_of_memory::{OutOfMemory, zeroed};
+use crate::safety::own_memory::{OutOfMemory, zeroed};
 
 /// Objects lie at multiples of 16, or are at least 16 bytes long: no two begin in the same place.
 const PLACE_BITS: u32 = 4;

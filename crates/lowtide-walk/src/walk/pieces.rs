@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use lowtide_heap::{GraphBuilder, Node};
 
 use crate::ask::kind::Kind;
-use crate::safety::out_of_memory::OutOfMemory;
+use crate::safety::own_memory::OutOfMemory;
 use crate::walk::object_table::ObjectTable;
 
 /// An object that a reference leads to.

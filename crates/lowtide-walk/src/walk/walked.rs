@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use lowtide_heap::{GraphBuilder, Node};
 
 use crate::ask::kind::Kind;
-use crate::safety::out_of_memory::{OutOfMemory, zeroed};
+use crate::safety::own_memory::{OutOfMemory, zeroed};
 use crate::start::roots::Root;
 use crate::walk::object_table::ObjectTable;
 use crate::walk::pieces::Met;

@@ -21,7 +21,7 @@ use crate::ask::object::{class_of, count_of, first_of, is_immortal};
 use crate::ask::prefetch::{AHEAD, prefetch};
 use crate::ask::references::{Shown, note};
 use crate::ask::types::{TypeInfo, Types};
-use crate::safety::out_of_memory::OutOfMemory;
+use crate::safety::own_memory::OutOfMemory;
 use crate::walk::caller::CallerRows;
 use crate::walk::object_table::{ObjectTable, TableIndex};
 use crate::walk::pieces::{Look, Piece, Pieces, Rename, Seen, Unknown};
