@@ -22,7 +22,7 @@ use std::panic::resume_unwind;
 use std::thread;
 
 use crate::cut::{self, Cut, NoCut};
-use crate::dominators::{Sinks, Tree, dominators};
+use crate::dominators::{Tree, dominators};
 use crate::graph::{Edge, Graph, Node, Size};
 use crate::indexed::{CutCost, Hubs, Indexed, Weighted};
 use crate::islands::{self, Island};
@@ -141,16 +141,6 @@ impl<'g> Analysis<'g> {
         order.rank(node).map_or(Size::default(), |rank| tree.retained(rank))
     }
 
-    /// Returns the retained size of several nodes together: what would be freed with all of them.
-    ///
-    /// It is more than the sum if they share what they hold, and less if they hold each other.
-    pub fn retained_together(&self, nodes: &[Node]) -> Size {
-        let indexed = self.indexed();
-        let reached = nodes.iter().filter_map(|node| indexed.order.rank(*node));
-        let sinks = Sinks::new(indexed.tree, reached);
-        Lost::with_ranks(indexed, sinks.ranks()).size(indexed)
-    }
-
     /// Returns the size of what becomes unreachable if these references are cut.
     pub fn freed_by(&self, edges: &[Edge]) -> Size {
         let mut edges = edges.to_vec();
@@ -180,10 +170,15 @@ impl<'g> Analysis<'g> {
         self.islands.get_or_init(|| islands::islands(self.graph, self.reach()))
     }
 
-    /// Returns the cut of least weight that makes all targets unreachable.
+    /// Returns cuts that make all targets unreachable, to choose from: cutting a few more references
+    /// may lose less besides the targets.
     ///
-    /// Of several cuts with that weight it is the one nearest to the targets. It loses the least
-    /// besides them: what is lost with it is lost with each of the others.
+    /// The first is the gentlest of all: what is lost with it is lost with every other cut. (It is
+    /// left out if it weighs more than `most`.) The last has the least weight; of several with that
+    /// weight it is the one nearest to the targets, and what is lost with it is lost with each of the
+    /// others. From each to the next the weight falls and the collateral grows. Those in between are
+    /// the smallest cuts between one dominator of all targets and the next; other cuts may exist and
+    /// are not listed.
     ///
     /// `cost` says which references may be cut. It may be called several times for one reference and
     /// must return the same each time. That a node is a root cannot be cut. Targets that are not
@@ -194,29 +189,6 @@ impl<'g> Analysis<'g> {
     ///
     /// # Panics
     /// If `cost` returns a cost of 0.
-    pub fn smallest_cut(
-        &self,
-        targets: &[Node],
-        most: u64,
-        cost: impl Fn(Edge) -> CutCost,
-    ) -> Result<Cut, NoCut> {
-        cut::smallest(&Weighted { indexed: self.indexed(), cost: &cost }, targets, most)
-    }
-
-    /// Returns several cuts to choose from: cutting a few more references may lose less besides the
-    /// targets.
-    ///
-    /// The first is the gentlest of all: what is lost with it is lost with every other cut. (It is
-    /// left out if it weighs more than `most`.) The last is
-    /// [`smallest_cut`](Analysis::smallest_cut). From each to the next the weight falls and the
-    /// collateral grows. Those in between are the smallest cuts between one dominator of all targets
-    /// and the next; other cuts may exist and are not listed.
-    ///
-    /// # Errors
-    /// As for `smallest_cut`.
-    ///
-    /// # Panics
-    /// As for `smallest_cut`.
     pub fn cuts(
         &self,
         targets: &[Node],

@@ -63,13 +63,6 @@ impl fmt::Display for NoCut {
 
 impl std::error::Error for NoCut {}
 
-/// Finds the smallest cut; see [`crate::Analysis::smallest_cut`].
-pub(crate) fn smallest(weighted: &Weighted<'_>, targets: &[Node], most: u64) -> Result<Cut, NoCut> {
-    let mut search = Search::new(weighted, targets)?;
-    let last = search.outwards(most).pop().ok_or(NoCut::MoreThan(most))?;
-    Ok(search.cut(last))
-}
-
 /// Finds the cuts to choose from; see [`crate::Analysis::cuts`].
 pub(crate) fn all(weighted: &Weighted<'_>, targets: &[Node], most: u64) -> Result<Vec<Cut>, NoCut> {
     let mut search = Search::new(weighted, targets)?;

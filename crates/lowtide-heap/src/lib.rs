@@ -28,17 +28,17 @@
 //! assert_eq!(heap.retained(runner).bytes, Bytes::ZERO, "the cache holds the model, too");
 //! assert_eq!(heap.retained(main).bytes, Bytes::gib(2));
 //!
-//! let cut = heap.smallest_cut(&[model], 16, |_| CutCost::Cost(1)).unwrap();
-//! let holders: Vec<_> = cut.edges.iter().map(|edge| edge.from).collect();
+//! let cuts = heap.cuts(&[model], 16, |_| CutCost::Cost(1)).unwrap();
+//! let holders: Vec<_> = cuts[0].edges.iter().map(|edge| edge.from).collect();
 //! assert_eq!(holders, [runner, cache]);
-//! assert_eq!((cut.freed.bytes, cut.freed.nodes), (Bytes::gib(2), 2));
-//! assert_eq!(cut.collateral.nodes, 0, "only the model and its owner are lost");
+//! assert_eq!((cuts[0].freed.bytes, cuts[0].freed.nodes), (Bytes::gib(2), 2));
+//! assert_eq!(cuts[0].collateral.nodes, 0, "only the model and its owner are lost");
 //!
 //! // If nothing may be removed from the cache, the cache itself has to go.
 //! let cost = |edge: Edge| if edge.from == cache { CutCost::Never } else { CutCost::Cost(1) };
-//! let cut = heap.smallest_cut(&[model], 16, cost).unwrap();
-//! assert!(cut.edges.iter().any(|edge| edge.to == cache));
-//! assert_eq!(cut.collateral.nodes, 1, "the cache");
+//! let cuts = heap.cuts(&[model], 16, cost).unwrap();
+//! assert!(cuts[0].edges.iter().any(|edge| edge.to == cache));
+//! assert_eq!(cuts[0].collateral.nodes, 1, "the cache");
 //! ```
 //!
 //! Nothing in this crate recurses, so a graph may be as deep as it is large. Every answer is the
