@@ -220,14 +220,3 @@ fn memory_left_alone_for_longer_than_the_quiet_time_halves_it() {
         assert_eq!(round(&idle, &clock), quiet);
     }
 }
-
-#[test]
-fn the_limit_may_be_any_number_and_one_means_that_nothing_is_learned() {
-    for (calm, wanted) in [(0, [10, 10, 10]), (1, [10, 10, 10]), (3, [10, 20, 30])] {
-        let clock = ManualClock::default();
-        let options =
-            IdleOptions { enabled: true, after: 10 * SECOND, calm, ..IdleOptions::default() };
-        let idle = Idle::new(options, std::sync::Arc::new(clock.clone()));
-        assert_eq!([(); 3].map(|()| round(&idle, &clock)), wanted);
-    }
-}

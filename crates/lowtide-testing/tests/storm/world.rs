@@ -115,7 +115,7 @@ impl World {
             releaser.add_pool(&tagged.pool);
         }
         let after = SPEED * Duration::from_millis(dice.pick(&[0, 5, 40]));
-        let options = IdleOptions { enabled: true, after, calm: 2, ..IdleOptions::default() };
+        let options = IdleOptions { enabled: true, after, ..IdleOptions::default() };
         let idle = Idle::new(options, clock);
         Arc::new(World {
             target,

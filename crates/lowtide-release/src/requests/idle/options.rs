@@ -25,16 +25,13 @@ pub struct IdleOptions {
     pub enabled: bool,
     /// The quiet time: how long no task may have run.
     pub after: Duration,
-    /// The largest multiple of `after` that the quiet time grows to when tasks come back too soon.
-    /// With 1 it does not grow.
-    pub calm: u32,
     /// Whether who ends a task releases at once. There is no quiet time then.
     pub at_end: bool,
 }
 
 impl Default for IdleOptions {
     fn default() -> IdleOptions {
-        IdleOptions { enabled: false, after: Duration::from_secs(5 * 60), calm: 16, at_end: false }
+        IdleOptions { enabled: false, after: Duration::from_secs(5 * 60), at_end: false }
     }
 }
 
@@ -60,9 +57,7 @@ impl FromStr for IdleOptions {
         match text.trim().to_ascii_lowercase().as_str() {
             "" | "0" | "false" | "off" | "no" => Ok(options),
             "1" | "true" | "on" | "yes" => Ok(IdleOptions { enabled: true, ..options }),
-            "task" => {
-                Ok(IdleOptions { enabled: true, after: Duration::ZERO, at_end: true, ..options })
-            }
+            "task" => Ok(IdleOptions { enabled: true, after: Duration::ZERO, at_end: true }),
             word => match parse_time(word) {
                 Some(after) => Ok(IdleOptions { enabled: true, after, ..options }),
                 None => Err(ParseIdleError { value: text.to_owned() }),
@@ -110,7 +105,7 @@ mod tests {
             })
         };
         let off = IdleOptions::default();
-        assert_eq!((off.enabled, off.after, off.calm), (false, 300 * SECOND, 16));
+        assert_eq!((off.enabled, off.after), (false, 300 * SECOND));
         for value in [None, Some(""), Some(" "), Some("0"), Some("false"), Some("OFF"), Some("no")]
         {
             assert_eq!(of(value), Ok(off), "{value:?}");

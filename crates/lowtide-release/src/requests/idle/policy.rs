@@ -53,6 +53,9 @@ impl fmt::Display for Decision {
     }
 }
 
+/// The largest multiple of the configured quiet time that it grows to when tasks come back too soon.
+const TIMES_MOST: u32 = 16;
+
 /// What the policy remembers: tasks, the last ticket, and the quiet time it has learned.
 #[derive(Debug, Default)]
 struct Activity {
@@ -79,7 +82,7 @@ impl Activity {
     /// Adapts the quiet time: a task came after the memory had been left alone for this long.
     fn learn(&mut self, options: &IdleOptions, alone: Duration) {
         if alone < options.after {
-            self.times = self.times.saturating_mul(2).min(options.calm.max(1));
+            self.times = self.times.saturating_mul(2).min(TIMES_MOST);
         } else if alone > self.quiet(options) {
             self.times = (self.times / 2).max(1);
         }
