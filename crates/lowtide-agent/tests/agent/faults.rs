@@ -6,23 +6,17 @@ use std::collections::BTreeSet;
 use lowtide_proto::Ask;
 use lowtide_testing::double::REFUSALS;
 
+use crate::MIB;
 use crate::program::{Program, Route, World};
 
 fn started(world: &World) -> Program {
     let mut program = world.start_with(Route::Dlsym, &[("LOWTIDE_WAKE_TIMEOUT", "0s")]);
-    program.does("start");
-    program.does("alloc 0 2097152");
-    program.does("alloc 1 2100000");
+    program.does("alloc 0 2097152; alloc 1 2100000");
     // Virtual memory of its own, in two places, and some that is mapped nowhere.
     for number in [2, 3] {
-        program.does(&format!("create {number} 4194304"));
-        program.does(&format!("reserve {number} 4194304"));
-        program.does(&format!("map {number} {number}"));
-        program.does(&format!("grant {number} 3"));
+        program.makes(number, 4 * MIB);
     }
-    program.does("reserve 4 4194304");
-    program.does("map 4 2");
-    program.does("grant 4 1");
+    program.does("reserve 4 4194304; map 4 2; grant 4 1");
     for (block, seed) in [(0, 5), (1, 6), (2, 7), (3, 8)] {
         program.does(&format!("write {block} {seed}"));
     }
@@ -47,12 +41,10 @@ fn calls_of(program: &mut Program, what: impl Fn(&mut Program)) -> Vec<(String, 
 
 /// Wakes the program if it sleeps, without faults, and looks at its data.
 fn finds_its_data(program: &mut Program, after: &str) {
-    program.does("clear-faults");
-    program.does("same 4 2");
+    program.does("clear-faults; same 4 2");
     let twice = ["check 4", "map 3 3", "grant 3 3", "check 3", "unmap 3"];
     for line in ["check 0", "check 1", "check 2"].into_iter().chain(twice) {
-        program.tell(line);
-        assert_eq!(program.answer(), "ok", "{line} after {after}");
+        assert_eq!(program.text(line), "ok", "{line} after {after}");
     }
 }
 
@@ -70,8 +62,7 @@ fn every_call_of_a_sleep_may_fail() {
     let live = program.text("live");
     for (number, (name, nth)) in calls.iter().enumerate() {
         let fault = format!("fail={name}@{nth}:{}", REFUSALS[number % 2]);
-        program.does(&format!("write {} {number}", number % 3));
-        program.does(&format!("fault {fault}"));
+        program.does(&format!("write {} {number}; fault {fault}", number % 3));
         let answer = program.ask(Ask::Sleep);
         finds_its_data(&mut program, &format!("{fault}: {answer:?}"));
     }
@@ -127,27 +118,20 @@ fn a_driver_that_always_refuses_is_an_error_and_no_data_is_lost() {
 fn virtual_memory_that_the_driver_did_not_take_back_is_no_other_handles() {
     let world = World::new();
     let mut program = world.start(Route::Dlsym);
-    program.does("start");
     program.does("create 0 4194304");
     let live = program.text("live");
     // The memory stays with the pool for now; a smaller handle must not get a part of it.
-    program.does("fault fail=cuMemUnmap@1:999");
-    program.does("uncreate 0");
+    program.does("fault fail=cuMemUnmap@1:999; uncreate 0");
     assert_eq!(program.text("struck"), "1");
     for number in [0, 1] {
-        program.does(&format!("create {number} 2097152"));
-        program.does(&format!("reserve {number} 2097152"));
-        program.does(&format!("map {number} {number}"));
-        program.does(&format!("grant {number} 3"));
+        program.makes(number, 2 * MIB);
         program.does(&format!("write {number} {number}"));
     }
     assert!(program.status().staying.is_empty(), "{:?}", program.status());
     program.ask(Ask::Sleep);
     assert!(program.status().is_asleep);
     for number in [0, 1] {
-        program.does(&format!("check {number}"));
-        program.does(&format!("unmap {number}"));
-        program.does(&format!("uncreate {number}"));
+        program.does(&format!("check {number}; unmap {number}; uncreate {number}"));
         program.does(&format!("unreserve {number}"));
     }
     program.does("create 0 4194304");

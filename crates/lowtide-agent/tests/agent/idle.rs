@@ -17,9 +17,7 @@ fn falls_asleep(program: &mut Program) {
 fn an_idle_program_falls_asleep_by_itself_and_pollers_do_not_keep_it_awake() {
     let world = World::new();
     let mut program = world.start_with(Route::Dlsym, &[("LOWTIDE_FREE_ON_IDLE", "50ms")]);
-    program.does("start");
-    program.does("alloc 0 4194304");
-    program.does("write 0 8");
+    program.does("alloc 0 4194304; write 0 8");
     for _ in 0..3 {
         falls_asleep(&mut program);
         program.does("check 0");
@@ -30,9 +28,7 @@ fn an_idle_program_falls_asleep_by_itself_and_pollers_do_not_keep_it_awake() {
 fn the_quiet_time_grows_when_work_comes_back_soon_after_a_sleep() {
     let world = World::new();
     let mut program = world.start_with(Route::Dlsym, &[("LOWTIDE_FREE_ON_IDLE", "500ms")]);
-    program.does("start");
-    program.does("alloc 0 4194304");
-    program.does("write 0 8");
+    program.does("alloc 0 4194304; write 0 8");
     assert_eq!((program.status().idle_s, program.status().quiet_s), (Some(0.5), Some(0.5)));
     let began = Instant::now();
     // Where the machine is slow the work comes late, which is no reason to grow.
@@ -50,11 +46,7 @@ fn the_quiet_time_grows_when_work_comes_back_soon_after_a_sleep() {
 fn a_program_that_frees_everything_and_ends_stays_asleep() {
     let world = World::new();
     let mut program = world.start_with(Route::Dlsym, &[("LOWTIDE_FREE_ON_IDLE", "50ms")]);
-    program.does("start");
-    program.does("alloc 0 4194304");
-    program.does("alloc 1 65536");
-    program.does("capture 0");
-    program.does("end-capture");
+    program.does("alloc 0 4194304; alloc 1 65536; capture 0; end-capture");
     falls_asleep(&mut program);
     let touches = program.status().touches;
     for line in ["free 0", "free 1", "drop-graph", "drop-stream", "release"] {
@@ -68,8 +60,7 @@ fn a_program_that_frees_everything_and_ends_stays_asleep() {
 fn a_word_that_means_nothing_here_is_said_and_the_program_runs() {
     for word in ["task", "soon"] {
         let world = World::new();
-        let mut program = world.start_with(Route::Dlsym, &[("LOWTIDE_FREE_ON_IDLE", word)]);
-        program.does("start");
+        let program = world.start_with(Route::Dlsym, &[("LOWTIDE_FREE_ON_IDLE", word)]);
         assert_eq!(program.status().idle_s, None);
         assert!(world.said().contains("LOWTIDE_FREE_ON_IDLE"), "{}", world.said());
     }

@@ -42,12 +42,8 @@ fn a_program_sleeps_and_wakes_at_its_next_touch_by_every_route() {
     for route in ROUTES {
         let world = World::new();
         let mut program = world.start(route);
-        program.does("start");
         let bare = program.number("info");
-        program.does("alloc 0 8388608");
-        program.does("alloc 1 3000000");
-        program.does("write 0 5");
-        program.does("write 1 6");
+        program.does("alloc 0 8388608; alloc 1 3000000; write 0 5; write 1 6");
         let status = program.status();
         assert_eq!(status.contexts.len(), 1, "{route:?}: {status:?}");
         assert_eq!(status.contexts[0].blocks, 2, "{route:?}");
@@ -60,8 +56,7 @@ fn a_program_sleeps_and_wakes_at_its_next_touch_by_every_route() {
         assert!(asleep <= 4 * MIB, "{route:?}: {asleep} bytes are left");
         assert!(program.status().is_asleep, "{route:?}: a question does not wake");
 
-        program.does("check 0");
-        program.does("check 1");
+        program.does("check 0; check 1");
         assert!(!program.status().is_asleep, "{route:?}");
     }
 }
@@ -70,9 +65,7 @@ fn a_program_sleeps_and_wakes_at_its_next_touch_by_every_route() {
 fn a_socket_wakes_it_too_and_a_second_wake_does_nothing() {
     let world = World::new();
     let mut program = world.start(Route::Dlsym);
-    program.does("start");
-    program.does("alloc 0 4194304");
-    program.does("write 0 9");
+    program.does("alloc 0 4194304; write 0 9");
     slept(&program);
     let Answer::Woken(woken) = program.ask(Ask::Wake) else { panic!() };
     assert_eq!(woken.bytes, Bytes::mib(4));
@@ -85,7 +78,6 @@ fn a_socket_wakes_it_too_and_a_second_wake_does_nothing() {
 fn a_sleep_of_a_sleeping_process_does_nothing_and_is_no_failure() {
     let world = World::new();
     let mut program = world.start(Route::Dlsym);
-    program.does("start");
     program.does("alloc 0 4194304");
     slept(&program);
     assert_eq!(sleep(&program), Answer::Asleep);
@@ -96,9 +88,7 @@ fn a_sleep_of_a_sleeping_process_does_nothing_and_is_no_failure() {
 fn a_release_takes_what_its_target_needs() {
     let world = World::new();
     let mut program = world.start(Route::Dlsym);
-    program.does("start");
-    program.does("alloc 0 8388608");
-    program.does("write 0 9");
+    program.does("alloc 0 8388608; write 0 9");
     let released = |program: &Program, to: Option<Bytes>| {
         let answer = program.ask(Ask::Release { to });
         let Answer::Released { receipts } = answer else { panic!("{answer:?}") };
@@ -120,10 +110,7 @@ fn a_release_takes_what_its_target_needs() {
 fn status_counts_what_stays_and_its_ledger_adds_up() {
     let world = World::new();
     let mut program = world.start(Route::Dlsym);
-    program.does("start");
-    program.does("alloc 0 8388608");
-    program.does("alloc 1 65536");
-    program.does("alloc 2 65536");
+    program.does("alloc 0 8388608; alloc 1 65536; alloc 2 65536");
     // Compressed memory is not made anew.
     program.does("create 3 4194304 0 1");
     let staying = |program: &Program| -> Vec<(u64, Bytes)> {
@@ -135,8 +122,7 @@ fn status_counts_what_stays_and_its_ledger_adds_up() {
     let live = ledgers[0].of(LedgerKind::Live);
     assert_eq!(live, Bytes(Bytes::mib(12).0 + 2 * 65536), "{}", ledgers[0]);
     assert_eq!(ledgers[0].sum(), i64::try_from(ledgers[0].driver_bytes.0).unwrap());
-    program.does("free 1");
-    program.does("uncreate 3");
+    program.does("free 1; uncreate 3");
     assert_eq!(staying(&program), [(1, Bytes(65536))]);
     program.does("release");
     assert!(staying(&program).is_empty(), "it went with its context");
@@ -146,66 +132,49 @@ fn status_counts_what_stays_and_its_ledger_adds_up() {
 fn what_the_drivers_pools_keep_and_nobody_uses_goes_before_a_sleep() {
     let world = World::new();
     let mut program = world.start(Route::Dlsym);
-    program.does("start");
-    program.does("alloc 0 4194304");
-    program.does("write 0 3");
+    program.does("alloc 0 4194304; write 0 3");
     slept(&program);
     let asleep = program.number("info");
-    program.does("check 0");
-    program.does("alloc-async 1 8388608");
-    program.does("alloc-async 2 2097152");
-    program.does("write 2 4");
-    program.does("free-async 1");
+    program.does("check 0; alloc-async 1 8388608; alloc-async 2 2097152; write 2 4; free-async 1");
     let staying = program.status().staying;
     assert_eq!((staying[0].count, staying[0].bytes), (1, Bytes::mib(2)), "{staying:?}");
     slept(&program);
     assert_eq!(program.number("info") - asleep, 2 * MIB, "what is in use stays");
-    program.does("check 2");
-    program.does("check 0");
+    program.does("check 2; check 0");
 }
 
 #[test]
 fn freed_memory_is_given_back_at_once_awake_and_asleep() {
     let world = World::new();
     let mut program = world.start(Route::Dlsym);
-    program.does("start");
     let bare = program.number("info");
-    program.does("alloc 0 8388608");
-    program.does("alloc 1 4194304");
-    program.does("free 0");
+    program.does("alloc 0 8388608; alloc 1 4194304; free 0");
     assert_eq!(program.number("info") - bare, 4 * MIB);
     program.does("write 1 3");
     slept(&program);
     program.does("free 1");
     assert!(program.status().is_asleep, "a free does not wake");
     assert_eq!(program.status().contexts[0].blocks, 0);
-    program.does("alloc 0 2097152");
-    program.does("write 0 4");
-    program.does("check 0");
+    program.does("alloc 0 2097152; write 0 4; check 0");
 }
 
 #[test]
 fn small_memory_stays_with_the_driver() {
     let world = World::new();
     let mut program = world.start(Route::Dlsym);
-    program.does("start");
-    program.does("alloc 0 65536");
-    program.does("write 0 2");
+    program.does("alloc 0 65536; write 0 2");
     assert!(program.status().contexts.is_empty());
     let Answer::Slept { receipts } = sleep(&program) else { panic!() };
     assert!(receipts.is_empty());
-    program.does("check 0");
-    program.does("free 0");
+    program.does("check 0; free 0");
 }
 
 #[test]
 fn a_size_that_no_device_has_is_out_of_memory() {
     let world = World::new();
     let mut program = world.start(Route::Dlsym);
-    program.does("start");
     for bytes in [u64::MAX, u64::MAX - (1 << 21), 1 << 62, 1 << 47, 1 << 40] {
-        program.tell(&format!("alloc 0 {bytes}"));
-        assert_eq!(program.answer(), "error 2", "{bytes}");
+        assert_eq!(program.text(&format!("alloc 0 {bytes}")), "error 2", "{bytes}");
     }
     assert!(program.status().obstacles.is_empty(), "{:?}", program.status());
     program.does("alloc 0 4194304");
@@ -216,9 +185,7 @@ fn a_size_that_no_device_has_is_out_of_memory() {
 fn addresses_are_described_as_for_plain_memory_also_asleep() {
     let world = World::new();
     let mut program = world.start(Route::Dlsym);
-    program.does("start");
-    program.does("alloc 0 3000000");
-    program.does("write 0 2");
+    program.does("alloc 0 3000000; write 0 2");
     let is_described = |program: &mut Program| {
         assert_eq!(program.number("range 0 2999999"), 1);
         assert!(program.number("attribute 0 1") != 0, "its context");
@@ -246,9 +213,7 @@ fn addresses_are_described_as_for_plain_memory_also_asleep() {
 fn a_capture_is_not_ended_and_its_graph_runs_after_a_sleep() {
     let world = World::new();
     let mut program = world.start(Route::Address);
-    program.does("start");
-    program.does("alloc 0 4194304");
-    program.does("capture 0");
+    program.does("alloc 0 4194304; capture 0");
     let Answer::Refused { reason } = sleep(&program) else { panic!() };
     assert!(reason.contains("captured"), "{reason}");
     program.does("end-capture");
@@ -262,13 +227,8 @@ fn a_capture_is_not_ended_and_its_graph_runs_after_a_sleep() {
 fn a_free_during_a_capture_waits_for_its_end() {
     let world = World::new();
     let mut program = world.start(Route::Dlsym);
-    program.does("start");
     let bare = program.number("info");
-    program.does("alloc 0 4194304");
-    program.does("alloc 1 4194304");
-    program.does("capture 0");
-    program.does("free 1");
-    program.does("end-capture");
+    program.does("alloc 0 4194304; alloc 1 4194304; capture 0; free 1; end-capture");
     assert_eq!(program.number("info") - bare, 4 * MIB);
     program.does("replay 0");
 }
@@ -277,9 +237,7 @@ fn a_free_during_a_capture_waits_for_its_end() {
 fn a_function_that_is_not_in_the_table_works_and_keeps_the_process_awake() {
     let world = World::new();
     let mut program = world.start(Route::Address);
-    program.does("start");
-    program.does("alloc 0 4194304");
-    program.does("write 0 1");
+    program.does("alloc 0 4194304; write 0 1");
     slept(&program);
     let sum = (1..=8).map(|n| n * n).sum::<u64>();
     assert_eq!(program.number("unknown"), sum);
@@ -296,7 +254,6 @@ fn threads_that_work_find_their_bytes_while_others_put_the_process_to_sleep_and_
     for what in ["storm 4 700", "launches 4 700", "segments 4 700"] {
         let world = World::new();
         let mut program = world.start(Route::Dlsym);
-        program.does("start");
         for block in 0..4 {
             program.does(&format!("alloc {block} 2097152"));
         }
@@ -328,11 +285,7 @@ fn threads_that_work_find_their_bytes_while_others_put_the_process_to_sleep_and_
 fn off_means_off_and_a_probe_finds_no_driver_where_there_is_none() {
     let world = World::new();
     let mut program = world.start_with(Route::Dlsym, &[("LOWTIDE_AGENT", "off")]);
-    program.does("start");
-    program.does("alloc 0 4194304");
-    program.does("write 0 8");
-    program.does("check 0");
-    program.does("free 0");
+    program.does("alloc 0 4194304; write 0 8; check 0; free 0");
     assert!(!world.has_socket());
     assert_eq!(program.number("probe"), 0, "the driver is loaded for this program only");
 }
@@ -341,10 +294,7 @@ fn off_means_off_and_a_probe_finds_no_driver_where_there_is_none() {
 fn a_forked_child_passes_through() {
     let world = World::new();
     let mut program = world.start(Route::Dlsym);
-    program.does("start");
-    program.does("alloc 0 4194304");
-    program.does("write 0 8");
-    program.does("fork");
+    program.does("alloc 0 4194304; write 0 8; fork");
     slept(&program);
     program.does("fork");
     assert!(program.status().is_asleep, "the child has not woken its parent");
@@ -355,15 +305,11 @@ fn a_forked_child_passes_through() {
 fn a_context_takes_its_memory_along() {
     let world = World::new();
     let mut program = world.start(Route::Dlsym);
-    program.does("start");
-    program.does("alloc 0 4194304");
-    program.does("release");
+    program.does("alloc 0 4194304; release");
     assert!(program.status().contexts.is_empty());
     program.does("start");
     let bare = program.number("info");
-    program.does("alloc 0 4194304");
-    program.does("write 0 3");
-    program.does("check 0");
+    program.does("alloc 0 4194304; write 0 3; check 0");
     assert_eq!(program.number("info") - bare, 4 * MIB);
 }
 
@@ -371,7 +317,6 @@ fn a_context_takes_its_memory_along() {
 fn hostile_lines_are_answered_and_forgotten() {
     let world = World::new();
     let mut program = world.start(Route::Dlsym);
-    program.does("start");
     program.does("alloc 0 4194304");
     for line in ["\n", "{}\n", "{\"version\":9,\"ask\":\"sleep\"}\n", "[[[[[[\n", "\u{0}\n"] {
         let answer = program.say(line.as_bytes());

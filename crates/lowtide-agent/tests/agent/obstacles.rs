@@ -9,9 +9,7 @@ use crate::slept;
 
 fn started(world: &World, variables: &[(&str, &str)]) -> Program {
     let mut program = world.start_with(Route::Dlsym, variables);
-    program.does("start");
-    program.does("alloc 0 4194304");
-    program.does("write 0 5");
+    program.does("alloc 0 4194304; write 0 5");
     program
 }
 
@@ -74,14 +72,12 @@ fn the_multi_process_service_is_named() {
 fn synchronous_memory_is_named_once_it_is_asked_for() {
     let world = World::new();
     let mut program = started(&world, &[]);
-    program.does("alloc 1 65536");
-    program.does("sync-memops 1 0");
+    program.does("alloc 1 65536; sync-memops 1 0");
     slept(&program);
     program.does("sync-memops 1 1");
     refuses(&program, "SYNC_MEMOPS");
     let mut program = started(&world, &[("LOWTIDE_DESPITE", "sync-memops")]);
-    program.does("alloc 1 65536");
-    program.does("sync-memops 1 1");
+    program.does("alloc 1 65536; sync-memops 1 1");
     slept(&program);
 }
 

@@ -51,6 +51,7 @@ impl World {
         World { folder }
     }
 
+    /// Starts a program that has initialised the driver.
     pub(crate) fn start(&self, route: Route) -> Program {
         self.start_with(route, &[])
     }
@@ -63,7 +64,9 @@ impl World {
         };
         let mut command = self.command(client(route));
         command.arg(word).env("LD_PRELOAD", agent());
-        self.spawn(command.envs(variables.iter().copied()))
+        let mut program = self.spawn(command.envs(variables.iter().copied()));
+        program.does("start");
+        program
     }
 
     pub(crate) fn command(&self, program: &Path) -> Command {
@@ -121,10 +124,17 @@ impl World {
 }
 
 impl Program {
-    /// Tells it something, and expects that it works.
-    pub(crate) fn does(&mut self, line: &str) {
-        self.tell(line);
-        assert_eq!(self.answer(), "ok", "{line}");
+    /// Tells it some lines, with `; ` between them, and expects that each works.
+    pub(crate) fn does(&mut self, lines: &str) {
+        for line in lines.split("; ") {
+            assert_eq!(self.text(line), "ok", "{line}");
+        }
+    }
+
+    /// Makes virtual memory as a program does: a handle, addresses, a mapping, access.
+    pub(crate) fn makes(&mut self, number: u64, bytes: u64) {
+        self.does(&format!("create {number} {bytes}; reserve {number} {bytes}"));
+        self.does(&format!("map {number} {number}; grant {number} 3"));
     }
 
     /// Asks it for a number.

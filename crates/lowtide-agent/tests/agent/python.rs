@@ -18,8 +18,7 @@ fn start(world: &World) -> Option<Program> {
     let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agent/client.py");
     let mut command = world.command(python);
     let mut program = world.spawn(command.arg(client).env("LD_PRELOAD", agent()));
-    program.does("start");
-    program.does("alloc 0 4194304");
+    program.does("start; alloc 0 4194304");
     Some(program)
 }
 
@@ -29,16 +28,13 @@ fn the_cache_of_torch_goes_before_a_sleep() {
     let Some(mut program) = start(&world) else { return };
     slept(&program);
     assert_eq!(program.number("trims"), 0, "there is no torch");
-    program.does("check 0");
-    program.does("torch fake yes");
+    program.does("check 0; torch fake yes");
     slept(&program);
     assert_eq!(program.number("trims"), 1);
-    program.does("check 0");
-    program.does("torch fake no");
+    program.does("check 0; torch fake no");
     slept(&program);
     assert_eq!(program.number("trims"), 1, "it has not begun to use the device");
-    program.does("check 0");
-    program.does("torch failing yes");
+    program.does("check 0; torch failing yes");
     slept(&program);
     assert_eq!(program.number("trims"), 2, "an error of torch's is torch's own");
     program.does("check 0");
@@ -49,13 +45,11 @@ fn a_program_that_keeps_the_interpreters_lock_sleeps_without_it() {
     let world = World::new();
     let Some(mut program) = start(&world) else { return };
     program.does("torch fake yes");
-    program.tell("hold");
-    assert_eq!(program.answer(), "holding");
+    assert_eq!(program.text("hold"), "holding");
     let answer = program.ask(Ask::Sleep);
     assert!(matches!(answer, Answer::Slept { .. }), "{answer:?}");
     assert!(!program.has_answered(), "it holds the lock");
-    program.tell("x");
-    assert_eq!(program.answer(), "ok");
+    assert_eq!(program.text("x"), "ok");
     assert_eq!(program.number("trims"), 0, "what comes late is left alone");
     assert!(program.status().is_asleep);
     program.does("check 0");

@@ -10,12 +10,9 @@ use crate::slept;
 fn crowded(world: &World, timeout: &str) -> (Program, Program) {
     let small = ("LOWTIDE_DOUBLE", "total=200MiB");
     let mut program = world.start_with(Route::Dlsym, &[small, ("LOWTIDE_WAKE_TIMEOUT", timeout)]);
-    program.does("start");
-    program.does("alloc 0 16777216");
-    program.does("write 0 5");
+    program.does("alloc 0 16777216; write 0 5");
     slept(&program);
     let mut other = world.start_with(Route::Dlsym, &[small]);
-    other.does("start");
     other.does("alloc 0 33554432");
     (program, other)
 }
@@ -25,8 +22,7 @@ fn a_wake_without_room_fails_in_time_and_can_be_tried_again() {
     let world = World::new();
     let (mut program, mut other) = crowded(&world, "300ms");
     for _ in 0..2 {
-        program.tell("check 0");
-        assert_eq!(program.answer(), "error 2", "the driver's code for out of memory");
+        assert_eq!(program.text("check 0"), "error 2", "the driver's code for out of memory");
         assert!(program.status().is_asleep);
     }
     let Answer::NoRoom(NoRoom { needed, free, holders, .. }) = program.ask(Ask::Wake) else {
@@ -58,23 +54,15 @@ fn all_contexts_wake_or_none_does() {
     let world = World::new();
     let small = ("LOWTIDE_DOUBLE", "total=400MiB");
     let mut program = world.start_with(Route::Dlsym, &[small, ("LOWTIDE_WAKE_TIMEOUT", "300ms")]);
-    program.does("start");
-    program.does("alloc 0 16777216");
-    program.does("write 0 5");
-    program.does("second");
-    program.does("alloc 1 16777216");
-    program.does("write 1 6");
+    program.does("alloc 0 16777216; write 0 5; second; alloc 1 16777216; write 1 6");
     slept(&program);
     // Leaves room for one of the two.
     let mut other = world.start_with(Route::Dlsym, &[small]);
-    other.does("start");
     other.does("alloc 0 159383552");
-    program.tell("check 0");
-    assert_eq!(program.answer(), "error 2", "the driver's code for out of memory");
+    assert_eq!(program.text("check 0"), "error 2", "the driver's code for out of memory");
     let status = program.status();
     assert!(status.is_asleep && status.contexts.len() == 2, "{status:?}");
     assert!(status.contexts.iter().all(|one| one.on_device == Bytes::ZERO), "{status:?}");
     other.does("free 0");
-    program.does("check 0");
-    program.does("check 1");
+    program.does("check 0; check 1");
 }

@@ -58,7 +58,6 @@ fn virtual_memory_answers_the_same_with_and_without_the_agent() {
             worlds[0].start(Route::Dlsym),
             worlds[1].start_with(Route::Dlsym, &[("LOWTIDE_AGENT", "off")]),
         ];
-        both(&mut pair, "start");
         both(&mut pair, &format!("reserve {LARGE} {}", 16 * MIB));
         let (mut done, mut sleeps, mut right) = (Vec::new(), 0, 0);
         for _ in 0..STEPS {

@@ -6,6 +6,7 @@ use lowtide_proto::helper::Step;
 use lowtide_proto::{Answer, Ask};
 use lowtide_types::{Bytes, Verdict};
 
+use crate::MIB;
 use crate::program::{LIMIT, Program, Route, World, helper};
 
 /// Starts a program with a block of 4 MiB that can be suspended.
@@ -18,9 +19,7 @@ fn started(world: &World, variables: &[(&str, &str)]) -> Program {
     ];
     all.extend_from_slice(variables);
     let mut program = world.start_with(Route::Dlsym, &all);
-    program.does("start");
-    program.does("alloc 0 4194304");
-    program.does("write 0 7");
+    program.does("alloc 0 4194304; write 0 7");
     program
 }
 
@@ -57,17 +56,13 @@ fn a_suspended_program_comes_back_at_its_next_touch_with_its_data() {
 fn virtual_memory_of_a_suspended_program_comes_back_and_can_be_given_back() {
     let world = World::new();
     let mut program = started(&world, &[]);
-    program.does("create 1 4194304");
-    program.does("reserve 1 4194304");
-    program.does("map 1 1");
-    program.does("grant 1 3");
+    program.makes(1, 4 * MIB);
     program.does("write 1 9");
     suspended(&program);
     program.does("check 1");
     suspended(&program);
     // The driver of a suspended process would wait, so these resume it.
-    program.does("unmap 1");
-    program.does("uncreate 1");
+    program.does("unmap 1; uncreate 1");
     let status = program.status();
     assert!(status.is_asleep && !status.is_suspended, "{status:?}");
     program.does("check 0");

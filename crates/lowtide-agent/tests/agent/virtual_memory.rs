@@ -3,33 +3,18 @@
 use lowtide_proto::{Answer, Ask};
 use lowtide_types::Bytes;
 
-use crate::program::{Program, Route, World};
+use crate::program::{Route, World};
 use crate::{MIB, ROUTES, sleep, slept};
-
-/// Makes memory as a program does: a handle, addresses, a mapping, access.
-fn made(program: &mut Program, number: u64, bytes: u64) {
-    program.does(&format!("create {number} {bytes}"));
-    program.does(&format!("reserve {number} {bytes}"));
-    program.does(&format!("map {number} {number}"));
-    program.does(&format!("grant {number} 3"));
-}
-
-fn started(world: &World, route: Route) -> Program {
-    let mut program = world.start(route);
-    program.does("start");
-    program
-}
 
 #[test]
 fn virtual_memory_of_a_program_leaves_the_device_and_comes_back_by_every_route() {
     for route in ROUTES {
         let world = World::new();
-        let mut program = started(&world, route);
+        let mut program = world.start(route);
         let bare = program.number("info");
-        made(&mut program, 0, 8 * MIB);
-        made(&mut program, 1, 2 * MIB);
-        program.does("write 0 5");
-        program.does("write 1 6");
+        program.makes(0, 8 * MIB);
+        program.makes(1, 2 * MIB);
+        program.does("write 0 5; write 1 6");
         assert_eq!(program.number("info") - bare, 10 * MIB, "{route:?}");
         let status = program.status();
         assert!(status.staying.is_empty(), "{route:?}: {status:?}");
@@ -39,8 +24,7 @@ fn virtual_memory_of_a_program_leaves_the_device_and_comes_back_by_every_route()
         let asleep = program.number("info") - bare;
         assert!(asleep <= 4 * MIB, "{route:?}: {asleep} bytes are left");
         assert!(program.status().is_asleep, "{route:?}");
-        program.does("check 0");
-        program.does("check 1");
+        program.does("check 0; check 1");
         assert!(!program.status().is_asleep, "{route:?}");
         assert!(program.status().obstacles.is_empty(), "{route:?}");
     }
@@ -49,16 +33,14 @@ fn virtual_memory_of_a_program_leaves_the_device_and_comes_back_by_every_route()
 #[test]
 fn segments_grow_and_shrink_between_sleeps() {
     let world = World::new();
-    let mut program = started(&world, Route::Dlsym);
+    let mut program = world.start(Route::Dlsym);
     let bare = program.number("info");
     // PyTorch reserves much, maps handles one behind the other, and takes some away again.
     program.does(&format!("reserve 60 {}", 64 * MIB));
     for number in 0..8 {
         program.does(&format!("inside {number} 60 {} {}", number * 2 * MIB, 2 * MIB));
-        program.does(&format!("create {number} {}", 2 * MIB));
-        program.does(&format!("map {number} {number}"));
-        program.does(&format!("grant {number} 3"));
-        program.does(&format!("write {number} {number}"));
+        program.does(&format!("create {number} {}; map {number} {number}", 2 * MIB));
+        program.does(&format!("grant {number} 3; write {number} {number}"));
         if number % 3 == 0 {
             slept(&program);
         }
@@ -66,8 +48,7 @@ fn segments_grow_and_shrink_between_sleeps() {
     slept(&program);
     // A trim does not wake the program.
     for number in [1, 6] {
-        program.does(&format!("unmap {number}"));
-        program.does(&format!("uncreate {number}"));
+        program.does(&format!("unmap {number}; uncreate {number}"));
     }
     assert!(program.status().is_asleep, "a free does not wake");
     assert_eq!(program.status().contexts[0].bytes, Bytes::mib(12));
@@ -75,18 +56,12 @@ fn segments_grow_and_shrink_between_sleeps() {
     for number in rest {
         program.does(&format!("check {number}"));
     }
-    program.tell("check 1");
-    assert_eq!(program.answer(), "error 1", "nothing is mapped there");
+    assert_eq!(program.text("check 1"), "error 1", "nothing is mapped there");
     slept(&program);
-    program.does(&format!("create 1 {}", 2 * MIB));
-    program.does("map 1 1");
-    program.does("grant 1 3");
-    program.does("write 1 77");
+    program.does(&format!("create 1 {}; map 1 1; grant 1 3; write 1 77", 2 * MIB));
     slept(&program);
     for number in [0, 1, 2, 3, 4, 5, 7] {
-        program.does(&format!("check {number}"));
-        program.does(&format!("unmap {number}"));
-        program.does(&format!("uncreate {number}"));
+        program.does(&format!("check {number}; unmap {number}; uncreate {number}"));
     }
     program.does("unreserve 60");
     let left = program.number("info") - bare;
@@ -97,8 +72,8 @@ fn segments_grow_and_shrink_between_sleeps() {
 #[test]
 fn a_handle_lives_while_it_is_referenced_or_mapped() {
     let world = World::new();
-    let mut program = started(&world, Route::Dlsym);
-    made(&mut program, 0, 2 * MIB);
+    let mut program = world.start(Route::Dlsym);
+    program.makes(0, 2 * MIB);
     let bare = program.number("info") - 2 * MIB;
     program.does("write 0 9");
     // Released right after it was mapped, and retained by its address, as XLA frees.
@@ -110,60 +85,41 @@ fn a_handle_lives_while_it_is_referenced_or_mapped() {
     program.does("unmap 0");
     assert!(program.status().is_asleep);
     assert_eq!(program.status().contexts[0].blocks, 1, "it is still referenced");
-    program.does("map 0 0");
-    program.does("grant 0 3");
-    program.does("check 0");
-    program.does("unmap 0");
-    program.does("uncreate 0");
-    program.does("unreserve 0");
+    program.does("map 0 0; grant 0 3; check 0; unmap 0; uncreate 0; unreserve 0");
     assert_eq!(program.number("info"), bare);
-    program.tell("uncreate 0");
-    assert_eq!(program.answer(), "error 1", "it was released");
-    program.tell("map 0 0");
-    assert_eq!(program.answer(), "error 1", "it is gone");
+    assert_eq!(program.text("uncreate 0"), "error 1", "it was released");
+    assert_eq!(program.text("map 0 0"), "error 1", "it is gone");
 }
 
 #[test]
 fn a_handle_in_two_places_and_one_in_none_keep_their_bytes() {
     let world = World::new();
-    let mut program = started(&world, Route::Dlsym);
-    made(&mut program, 0, 4 * MIB);
-    program.does(&format!("reserve 1 {}", 4 * MIB));
-    program.does("map 1 0");
-    program.does("grant 1 1");
-    program.does("write 0 8");
-    made(&mut program, 2, 2 * MIB);
-    program.does("write 2 4");
-    program.does("unmap 2");
+    let mut program = world.start(Route::Dlsym);
+    program.makes(0, 4 * MIB);
+    program.does(&format!("reserve 1 {}; map 1 0; grant 1 1; write 0 8", 4 * MIB));
+    program.makes(2, 2 * MIB);
+    program.does("write 2 4; unmap 2");
     slept(&program);
     program.does("check 0");
     slept(&program);
-    program.does(&format!("reserve 3 {}", 2 * MIB));
-    program.does("map 3 2");
-    program.does("grant 3 3");
-    program.does("same 3 2");
-    program.does("check 3");
-    program.does("same 1 0");
-    program.does("check 1");
+    program.does(&format!("reserve 3 {}; map 3 2; grant 3 3; same 3 2; check 3", 2 * MIB));
+    program.does("same 1 0; check 1");
     slept(&program);
     assert_eq!(program.number("access 1"), 1, "it may be read there, as before");
     assert_eq!(program.number("access 0"), 3);
-    program.tell("write 1 3");
-    assert_eq!(program.answer(), "error 1");
+    assert_eq!(program.text("write 1 3"), "error 1");
 }
 
 #[test]
 fn the_rules_of_the_driver_hold_asleep() {
     let world = World::new();
-    let mut program = started(&world, Route::Dlsym);
-    made(&mut program, 0, 4 * MIB);
+    let mut program = world.start(Route::Dlsym);
+    program.makes(0, 4 * MIB);
     program.does("write 0 8");
     slept(&program);
-    program.tell("unreserve 0");
-    assert_eq!(program.answer(), "error 1", "something is mapped there");
+    assert_eq!(program.text("unreserve 0"), "error 1", "something is mapped there");
     program.does(&format!("inside 1 0 {} {}", 2 * MIB, 2 * MIB));
-    program.tell("unmap 1");
-    assert_eq!(program.answer(), "error 1", "a mapping is not unmapped in part");
+    assert_eq!(program.text("unmap 1"), "error 1", "a mapping is not unmapped in part");
     assert_eq!(program.text("properties 0"), "1 0 1 0 0");
     assert!(program.status().is_asleep);
     assert_eq!(program.number("range 0 7"), 1);
@@ -175,21 +131,17 @@ fn the_rules_of_the_driver_hold_asleep() {
 #[test]
 fn memory_keeps_the_properties_that_it_was_made_with() {
     let world = World::new();
-    let mut program = started(&world, Route::Dlsym);
+    let mut program = world.start(Route::Dlsym);
     let bare = program.number("info");
     // A file descriptor may be asked for, and another process's network card.
-    program.does(&format!("create 0 {} 1 0", 2 * MIB));
-    program.does(&format!("create 1 {} 0 256", 2 * MIB));
+    program.does(&format!("create 0 {0} 1 0; create 1 {0} 0 256", 2 * MIB));
     for number in [0, 1] {
-        program.does(&format!("reserve {number} {}", 2 * MIB));
-        program.does(&format!("map {number} {number}"));
-        program.does(&format!("grant {number} 3"));
-        program.does(&format!("write {number} {number}"));
+        program.does(&format!("reserve {number} {}; map {number} {number}", 2 * MIB));
+        program.does(&format!("grant {number} 3; write {number} {number}"));
     }
     slept(&program);
     assert!(program.number("info") - bare <= 4 * MIB);
-    program.does("check 0");
-    program.does("check 1");
+    program.does("check 0; check 1");
     assert_eq!(program.text("properties 0"), "1 1 1 0 0");
     // Somebody else may use it from now on, so the process stays awake.
     program.does("export 0");
@@ -201,7 +153,7 @@ fn memory_keeps_the_properties_that_it_was_made_with() {
 #[test]
 fn memory_that_is_compressed_stays_and_is_named() {
     let world = World::new();
-    let mut program = started(&world, Route::Dlsym);
+    let mut program = world.start(Route::Dlsym);
     program.does(&format!("create 0 {} 0 1", 2 * MIB));
     let staying = program.status().staying;
     assert_eq!((staying[0].count, staying[0].bytes), (1, Bytes::mib(2)), "{staying:?}");
@@ -212,8 +164,8 @@ fn memory_that_is_compressed_stays_and_is_named() {
 #[test]
 fn a_release_that_needs_nothing_leaves_it_mapped() {
     let world = World::new();
-    let mut program = started(&world, Route::Dlsym);
-    made(&mut program, 0, 4 * MIB);
+    let mut program = world.start(Route::Dlsym);
+    program.makes(0, 4 * MIB);
     program.does("write 0 8");
     let Answer::Released { .. } = program.ask(Ask::Release { to: Some(Bytes::gib(1)) }) else {
         panic!()
@@ -226,10 +178,9 @@ fn a_release_that_needs_nothing_leaves_it_mapped() {
 fn a_destroyed_context_leaves_handles_that_can_be_given_back() {
     for is_asleep in [false, true] {
         let world = World::new();
-        let mut program = started(&world, Route::Dlsym);
-        made(&mut program, 0, 4 * MIB);
-        program.does("write 0 8");
-        program.does(&format!("create 1 {}", 2 * MIB));
+        let mut program = world.start(Route::Dlsym);
+        program.makes(0, 4 * MIB);
+        program.does(&format!("write 0 8; create 1 {}", 2 * MIB));
         if is_asleep {
             slept(&program);
         }
@@ -242,17 +193,12 @@ fn a_destroyed_context_leaves_handles_that_can_be_given_back() {
             let staying = program.status().staying;
             assert_eq!((staying[0].count, staying[0].bytes), (2, Bytes::mib(6)), "{staying:?}");
         }
-        made(&mut program, 2, 2 * MIB);
+        program.makes(2, 2 * MIB);
         program.does("write 2 3");
         slept(&program);
-        program.does("unmap 0");
-        program.does("uncreate 0");
-        program.does("unreserve 0");
-        program.does("uncreate 1");
+        program.does("unmap 0; uncreate 0; unreserve 0; uncreate 1");
         assert!(program.status().staying.is_empty());
-        program.does("check 2");
-        program.does("unmap 2");
-        program.does("uncreate 2");
+        program.does("check 2; unmap 2; uncreate 2");
         let live = program.text("live");
         assert!(live.contains("\"handles\":0,") && live.contains("\"mappings\":0,"), "{live}");
     }
@@ -262,58 +208,45 @@ fn a_destroyed_context_leaves_handles_that_can_be_given_back() {
 fn a_wake_without_room_leaves_it_asleep_and_whole() {
     let world = World::new();
     let mut program = world.start_with(Route::Dlsym, &[("LOWTIDE_WAKE_TIMEOUT", "0s")]);
-    program.does("start");
-    made(&mut program, 0, 4 * MIB);
-    program.does("write 0 8");
-    program.does("alloc 1 4194304");
-    program.does("write 1 9");
+    program.makes(0, 4 * MIB);
+    program.does("write 0 8; alloc 1 4194304; write 1 9");
     slept(&program);
     // Room for one of the two.
     let foreign = (4 << 30) - program.number("info") - 6 * MIB;
     program.does(&format!("fault foreign=7:{foreign}"));
     for _ in 0..2 {
-        program.tell("check 0");
-        assert_eq!(program.answer(), "error 2");
+        assert_eq!(program.text("check 0"), "error 2");
         assert!(program.status().is_asleep);
     }
-    program.does("fault foreign=off");
-    program.does("check 0");
-    program.does("check 1");
+    program.does("fault foreign=off; check 0; check 1");
 }
 
 #[test]
 fn a_forked_child_and_a_second_context_do_no_harm() {
     let world = World::new();
-    let mut program = started(&world, Route::Dlsym);
-    made(&mut program, 0, 4 * MIB);
-    program.does("write 0 8");
-    program.does("second");
-    made(&mut program, 1, 2 * MIB);
+    let mut program = world.start(Route::Dlsym);
+    program.makes(0, 4 * MIB);
+    program.does("write 0 8; second");
+    program.makes(1, 2 * MIB);
     program.does("write 1 9");
     assert_eq!(program.status().contexts.len(), 2);
     slept(&program);
     program.does("fork");
     assert!(program.status().is_asleep, "the child has not woken its parent");
-    program.does("check 1");
-    program.does("check 0");
-    program.does("fork");
+    program.does("check 1; check 0; fork");
     slept(&program);
-    program.does("unmap 0");
-    program.does("uncreate 0");
-    program.does("check 1");
+    program.does("unmap 0; uncreate 0; check 1");
 }
 
 #[test]
 fn a_graph_that_uses_it_runs_after_a_sleep() {
     let world = World::new();
-    let mut program = started(&world, Route::Dlsym);
-    made(&mut program, 0, 4 * MIB);
+    let mut program = world.start(Route::Dlsym);
+    program.makes(0, 4 * MIB);
     program.does("capture 0");
     // Segments grow and shrink during a capture, too.
-    made(&mut program, 1, 2 * MIB);
-    program.does("unmap 1");
-    program.does("uncreate 1");
-    program.does("end-capture");
+    program.makes(1, 2 * MIB);
+    program.does("unmap 1; uncreate 1; end-capture");
     slept(&program);
     program.does("replay 0");
 }
@@ -321,8 +254,8 @@ fn a_graph_that_uses_it_runs_after_a_sleep() {
 #[test]
 fn memory_that_was_never_written_needs_no_memory_of_the_host() {
     let world = World::new();
-    let mut program = started(&world, Route::Dlsym);
-    made(&mut program, 0, 64 * MIB);
+    let mut program = world.start(Route::Dlsym);
+    program.makes(0, 64 * MIB);
     program.does("zero 0");
     let Answer::Slept { receipts } = sleep(&program) else { panic!() };
     let text = serde_json::to_string(&receipts).expect("a text");
@@ -334,9 +267,9 @@ fn memory_that_was_never_written_needs_no_memory_of_the_host() {
 #[test]
 fn its_number_stays_the_same() {
     let world = World::new();
-    let mut program = started(&world, Route::Dlsym);
-    made(&mut program, 0, 2 * MIB);
-    made(&mut program, 1, 2 * MIB);
+    let mut program = world.start(Route::Dlsym);
+    program.makes(0, 2 * MIB);
+    program.makes(1, 2 * MIB);
     let numbers = [0, 1].map(|block| program.number(&format!("attribute {block} 7")));
     assert_ne!(numbers[0], numbers[1]);
     slept(&program);
@@ -351,13 +284,10 @@ fn its_number_stays_the_same() {
 #[test]
 fn plain_memory_has_no_handle_and_asking_for_it_does_no_harm() {
     let world = World::new();
-    let mut program = started(&world, Route::Dlsym);
-    program.does("alloc 0 4194304");
-    program.does("reserve 1 4194304");
-    program.tell("retain 0 0");
-    assert_eq!(program.answer(), "error 1");
-    program.tell("retain 1 0");
-    assert_eq!(program.answer(), "error 1");
+    let mut program = world.start(Route::Dlsym);
+    program.does("alloc 0 4194304; reserve 1 4194304");
+    assert_eq!(program.text("retain 0 0"), "error 1");
+    assert_eq!(program.text("retain 1 0"), "error 1");
     slept(&program);
 }
 
@@ -369,11 +299,8 @@ fn work_in_every_context_of_the_program_keeps_it_awake() {
         let world = World::new();
         let settings = [("LOWTIDE_DOUBLE", "devices=2,late_us=3600000000")];
         let mut program = world.start_with(Route::Dlsym, &settings);
-        program.does("start");
-        made(&mut program, 0, 4 * MIB);
-        program.does("zero 0");
-        program.does(&format!("grant-to 0 {device}"));
-        program.does(&format!("second {device}"));
+        program.makes(0, 4 * MIB);
+        program.does(&format!("zero 0; grant-to 0 {device}; second {device}"));
         slept(&program);
         program.does("begin 0");
         let answer = sleep(&program);
@@ -381,8 +308,7 @@ fn work_in_every_context_of_the_program_keeps_it_awake() {
         assert!(reason.contains("busy: work is running"), "{reason}");
         program.does("end");
         slept(&program);
-        program.does("no-second");
-        program.does("zero 0");
+        program.does("no-second; zero 0");
         slept(&program);
     }
 }

@@ -26,9 +26,7 @@ fn run(world: &World, options: &[&str]) -> Program {
 fn the_command_line_starts_it_shows_it_and_puts_it_to_sleep() {
     let world = World::new();
     let mut program = run(&world, &[]);
-    program.does("start");
-    program.does("alloc 0 8388608");
-    program.does("write 0 5");
+    program.does("start; alloc 0 8388608; write 0 5");
     let said = |arguments: &[&str]| {
         let output =
             lowtide(&world, arguments).env("COLUMNS", "200").output().expect("lowtide runs");
@@ -69,9 +67,7 @@ fn run_with_idle_puts_it_to_sleep_by_itself() {
     let world = World::new();
     let mut program =
         run(&world, &["--idle", "50ms", "--wake-timeout", "7s", "--despite", "ucx,mps"]);
-    program.does("start");
-    program.does("alloc 0 4194304");
-    program.does("write 0 5");
+    program.does("start; alloc 0 4194304; write 0 5");
     let began = Instant::now();
     while !program.status().is_asleep {
         assert!(began.elapsed() < LIMIT, "it does not fall asleep");

@@ -50,9 +50,7 @@ pub(crate) fn ended(command: &mut Command) -> (i32, String) {
 /// Starts a program on the double, without the agent.
 fn program(world: &World) -> Program {
     let mut program = world.spawn(world.command(client(Route::Dlsym)).arg("dlsym"));
-    program.does("start");
-    program.does("alloc 0 8388608");
-    program.does("write 0 5");
+    program.does("start; alloc 0 8388608; write 0 5");
     program
 }
 
