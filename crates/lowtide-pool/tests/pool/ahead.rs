@@ -12,7 +12,7 @@ use lowtide_testing::Dice;
 use lowtide_testing::noise::first_other;
 use lowtide_testing::refusing::{Faults, Moment, device_over};
 
-use crate::written::{PAGE, STREAM, Written, check, host, in_use, pool_on};
+use crate::written::{PAGE, STREAM, Written, check, check_whole, host, in_use, pool_on};
 
 /// What a step may copy: two pieces of 8 MiB.
 const SOME: Bytes = Bytes::mib(16);
@@ -52,8 +52,7 @@ fn back_up(pool: &Pool) -> (Bytes, AheadNext) {
 #[test]
 fn a_sleep_copies_nothing_that_was_saved_before() {
     for policy in policies() {
-        let device = host(Bytes::mib(128));
-        let pool = pool_on(&device, policy);
+        let pool = pool_on(&host(Bytes::mib(128)), policy);
         let sizes = [Bytes::mib(10), Bytes::mib(3), Bytes(100_000), Bytes::mib(2)];
         let mut blocks: Vec<Written> = (0..)
             .zip(sizes)
@@ -64,7 +63,7 @@ fn a_sleep_copies_nothing_that_was_saved_before() {
         assert!(pool.counts().backup > Bytes::ZERO);
         let slept = pool.sleep(Scope::Whole).unwrap();
         assert_eq!(slept.copied, Bytes::ZERO, "{policy:?}");
-        assert_eq!((slept.unchanged, in_use(&device)), (Bytes::mib(18), Bytes::ZERO));
+        assert_eq!((slept.unchanged, in_use(pool.device())), (Bytes::mib(18), Bytes::ZERO));
         check(&pool);
         pool.wake(Scope::Whole).unwrap();
         blocks.iter().for_each(Written::assert_is_whole);
@@ -78,20 +77,18 @@ fn a_sleep_copies_nothing_that_was_saved_before() {
             assert_eq!(slept.copied, PAGE, "{policy:?}");
             pool.wake(Scope::Whole).unwrap();
             blocks[2].bytes()[turn] ^= 1;
-            blocks.iter().for_each(Written::assert_is_whole);
-            check(&pool);
+            check_whole(&pool, &blocks);
         }
     }
 }
 
 #[test]
 fn without_the_policy_nothing_is_done() {
-    let device = host(Bytes::mib(16));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(16)), Policy::default());
     let _block = Written::new(&pool, Bytes::mib(4), Tag::default(), 1);
-    let calls = device.calls();
+    let calls = pool.device().calls();
     assert_eq!(pool.back_up_some(SOME).unwrap(), AheadReport::default());
-    assert_eq!(device.calls(), calls);
+    assert_eq!(pool.device().calls(), calls);
 }
 
 #[test]
@@ -189,8 +186,7 @@ fn only_what_a_sleep_would_save_is_copied() {
     let mut bytes = vec![1; zeros.size().as_usize()];
     zeros.read(Bytes::ZERO, &mut bytes).unwrap();
     assert_eq!(first_other(&bytes, 0), None);
-    blocks[1].assert_is_whole();
-    check(&pool);
+    check_whole(&pool, &[blocks[1]]);
 }
 
 #[test]
@@ -225,8 +221,7 @@ fn the_limits_of_host_memory_hold() {
 
 #[test]
 fn a_device_without_room_for_the_ring_is_left_alone() {
-    let device = host(Bytes::mib(24));
-    let pool = pool_on(&device, ahead());
+    let pool = pool_on(&host(Bytes::mib(24)), ahead());
     let block = Written::new(&pool, Bytes::mib(12), Tag::default(), 2);
     assert_eq!(back_up(&pool), (Bytes::ZERO, AheadNext::NoRoom));
     check(&pool);
@@ -278,8 +273,7 @@ fn a_step_gives_way_to_turns() {
     for block in &blocks {
         block.bytes()[0] ^= 1;
     }
-    blocks.iter().for_each(Written::assert_is_whole);
-    check(&pool);
+    check_whole(&pool, &blocks);
 }
 
 // The page that is being read is freed and its memory taken: the trim waits for the read.

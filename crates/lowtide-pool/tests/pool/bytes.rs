@@ -20,8 +20,7 @@ fn read(block: &Block) -> Vec<u8> {
 
 #[test]
 fn bytes_go_into_a_block_and_come_back_after_a_sleep() {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default());
     let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
     // More than is copied at once, and a block that shares its page with another.
     let sizes = [Bytes(1), Bytes(5000), Bytes(Bytes::mib(19).0 + 3)];
@@ -36,7 +35,7 @@ fn bytes_go_into_a_block_and_come_back_after_a_sleep() {
             assert!(read(block) == *bytes, "{block:?}");
         }
         pool.sleep(Scope::Whole).unwrap();
-        assert_eq!(in_use(&device), Bytes::ZERO);
+        assert_eq!(in_use(pool.device()), Bytes::ZERO);
         pool.wake(Scope::Whole).unwrap();
     }
     check(&pool);
@@ -44,8 +43,7 @@ fn bytes_go_into_a_block_and_come_back_after_a_sleep() {
 
 #[test]
 fn a_write_changes_its_range_and_nothing_else() {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default());
     let [before, block, behind] = [(); 3].map(|()| pool.block(Bytes(2048)).unwrap());
     for block in [&before, &block, &behind] {
         block.fill(7).unwrap();
@@ -67,8 +65,7 @@ fn a_write_changes_its_range_and_nothing_else() {
 
 #[test]
 fn an_access_that_would_leave_its_block_is_refused() {
-    let device = host(Bytes::mib(32));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(32)), Policy::default());
     // The pool rounds up to 128 bytes; what was not asked for is not the caller's.
     let block = pool.block(Bytes(600)).unwrap();
     for (offset, length) in [(600, 1), (599, 2), (0, 601), (u64::MAX, 1), (1000, 0)] {
@@ -88,8 +85,7 @@ fn an_access_that_would_leave_its_block_is_refused() {
 
 #[test]
 fn the_bytes_of_a_tag_that_sleeps_are_out_of_reach() {
-    let device = host(Bytes::mib(32));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(32)), Policy::default());
     let block = pool.block(Bytes(600)).unwrap();
     block.fill(5).unwrap();
     pool.sleep(Scope::Whole).unwrap();

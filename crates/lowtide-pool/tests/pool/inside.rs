@@ -11,7 +11,7 @@ use lowtide_pool::{
     StreamId, Tag,
 };
 
-use crate::written::{STREAM, Written, check, host, pool_on};
+use crate::written::{STREAM, Written, check, check_whole, host, pool_on, wake_whole};
 
 /// A fence that uses its own pool whenever it is asked.
 #[derive(Default)]
@@ -85,8 +85,7 @@ fn a_fence_that_uses_its_pool_is_refused_by_name() {
 
 #[test]
 fn the_callback_of_a_trim_may_sleep_wake_allocate_and_trim() {
-    let device = host(Bytes::mib(32));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(32)), Policy::default());
     let kept = Written::new(&pool, Bytes::mib(4), Tag::default(), 1);
     let (one, two) = (pool.block(Bytes::mib(8)).unwrap(), pool.block(Bytes::mib(6)).unwrap());
     drop((one, two));
@@ -105,15 +104,12 @@ fn the_callback_of_a_trim_may_sleep_wake_allocate_and_trim() {
     })
     .unwrap();
     assert!(asked > 0);
-    kept.assert_is_whole();
-    check(&pool);
+    check_whole(&pool, &[kept]);
     // One that leaves the pool asleep: what is asleep stays so.
     drop(pool.block(Bytes::mib(8)).unwrap());
     pool.trim_while(Bytes::ZERO, || pool.sleep(Scope::Whole).is_ok()).unwrap();
     assert_eq!(pool.phase(Tag::default()).unwrap(), Phase::Asleep);
-    pool.wake(Scope::Whole).unwrap();
-    kept.assert_is_whole();
-    check(&pool);
+    wake_whole(&pool, &[kept]);
 }
 
 /// Calls its pool in every way while a tag turns. Returns the calls with another answer than they should
@@ -151,8 +147,7 @@ fn meddle_while_turning(pool: &Pool, turning: Tag, other: Tag, block: &Block) ->
 
 #[test]
 fn a_limit_that_would_wait_for_its_own_turn_is_refused_by_name() {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default());
     let turning = pool.tag("turning", SleepPolicy::Offload).unwrap();
     let other = pool.tag("other", SleepPolicy::Keep).unwrap();
     let written = Written::new(&pool, Bytes::mib(8), turning, 3);
@@ -179,14 +174,12 @@ fn a_limit_that_would_wait_for_its_own_turn_is_refused_by_name() {
         assert!(asked.load(SeqCst) > before, "{what} did not ask");
         assert_eq!(*wrong.lock().unwrap(), Vec::<String>::new(), "during {what}");
     }
-    written.assert_is_whole();
-    check(&pool);
+    check_whole(&pool, &[written]);
 }
 
 #[test]
 fn the_limit_of_an_allocation_that_waits_may_not_wait_itself() {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default());
     let written = Written::new(&pool, Bytes::mib(8), Tag::default(), 3);
     let ((begun, has_begun), (go, goes)) = (mpsc::channel(), mpsc::channel::<()>());
     let goes = Mutex::new(goes);
@@ -214,8 +207,7 @@ fn the_limit_of_an_allocation_that_waits_may_not_wait_itself() {
         assert!(matches!(refused, Some(Err(Error::InsideLimit))), "{refused:?}");
         sleeper.join().unwrap().unwrap();
     });
-    pool.wake(Scope::Whole).unwrap();
-    written.assert_is_whole();
+    wake_whole(&pool, &[written]);
 }
 
 #[test]
@@ -242,16 +234,14 @@ fn a_pressure_callback_that_waits_for_another_threads_allocation_comes_to_an_end
         let before = asked.load(SeqCst);
         assert!(pool.block(Bytes::mib(12)).is_err());
         assert!(asked.load(SeqCst) > before);
-        written.assert_is_whole();
-        check(&pool);
+        check_whole(&pool, &[written]);
     }
 }
 
 #[test]
 fn many_threads_without_room_are_each_served_in_the_end() {
     // Each question frees one of many blocks: no thread goes away empty, however many ask at once.
-    let device = host(Bytes::mib(16));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(16)), Policy::default());
     let cache: Vec<Block> = (0..16).map_while(|_| pool.block(Bytes::mib(1)).ok()).collect();
     assert!(pool.block(Bytes::mib(1)).is_err(), "it is full");
     let (threads, cache) = (8, Arc::new(Mutex::new(cache)));

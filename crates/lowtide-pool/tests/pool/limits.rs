@@ -13,7 +13,7 @@ use lowtide_testing::noise::noise;
 
 use lowtide_testing::is_long_run;
 
-use crate::written::{STREAM, Written, check, host, in_use, pool_on};
+use crate::written::{STREAM, Written, check, check_whole, host, in_use, pool_on, wake_whole};
 
 /// Says to stop when it is asked for the so-manieth time; counts.
 struct Countdown {
@@ -178,8 +178,7 @@ fn a_wake_that_is_stopped_at_any_point_leaves_everything_asleep() {
 
 #[test]
 fn a_sleep_with_nothing_to_save_is_stopped_too() {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default());
     let cache = pool.tag("cache", SleepPolicy::Discard).unwrap();
     let lost = Written::new(&pool, Bytes::mib(20), cache, 1);
     for most in 0.. {
@@ -189,10 +188,9 @@ fn a_sleep_with_nothing_to_save_is_stopped_too() {
         let chunk = Bytes::mib(4);
         let facts = (TurnStep::Unmapping, Bytes(chunk.0 * most as u64), Bytes::mib(20));
         assert_eq!(stopped(&error), facts);
-        lost.assert_is_whole();
-        check(&pool);
+        check_whole(&pool, &[lost]);
     }
-    assert_eq!(in_use(&device), Bytes::ZERO);
+    assert_eq!(in_use(pool.device()), Bytes::ZERO);
 }
 
 // A callback that is asked for room, and waits in the middle of a wake or an allocation.
@@ -255,8 +253,7 @@ fn whoever_waits_for_a_turn_can_be_stopped() {
 
 #[test]
 fn an_allocation_that_wakes_its_tag_is_stopped_with_the_wake() {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default().wake_on_alloc(true));
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default().wake_on_alloc(true));
     let block = Written::new(&pool, Bytes::mib(20), Tag::default(), 1);
     pool.sleep(Scope::Whole).unwrap();
     let countdown = Countdown::new(2);
@@ -266,20 +263,18 @@ fn an_allocation_that_wakes_its_tag_is_stopped_with_the_wake() {
     assert_eq!(pool.phase(Tag::default()).unwrap(), Phase::Asleep);
     assert_eq!(pool.counts().blocks, 1);
     pool.alloc_within(Bytes(1), STREAM, Tag::default(), Limit::new(&|| true)).unwrap();
-    block.assert_is_whole();
-    check(&pool);
+    check_whole(&pool, &[block]);
 }
 
 // Who is asked for room says for ever that there will be some.
 #[test]
 fn a_wake_or_an_allocation_that_waits_for_room_is_stopped() {
-    let device = host(Bytes::mib(32));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(32)), Policy::default());
     let other = pool.tag("other", SleepPolicy::Offload).unwrap();
     let block = Written::new(&pool, Bytes::mib(20), Tag::default(), 1);
     pool.sleep(Scope::Whole).unwrap();
     pool.wake(Scope::Tags(&[other])).unwrap();
-    let taken = device.create(Bytes::mib(16)).unwrap();
+    let taken = pool.device().create(Bytes::mib(16)).unwrap();
     let rounds = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&rounds);
     let _subscription = pool.on_pressure(move |_| {
@@ -294,9 +289,7 @@ fn a_wake_or_an_allocation_that_waits_for_room_is_stopped() {
     assert_eq!(stopped(&allocating.unwrap_err()).0, TurnStep::Waiting);
     assert_eq!(*rounds.lock().unwrap(), 3);
     drop(taken);
-    pool.wake(Scope::Whole).unwrap();
-    block.assert_is_whole();
-    check(&pool);
+    wake_whole(&pool, &[block]);
 }
 
 #[test]

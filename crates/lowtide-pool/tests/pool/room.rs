@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use lowtide_device::{Bytes, Chunk, Device};
 use lowtide_pool::{Error, Phase, Policy, Pool, Pressure, PressureAnswer, Scope, SleepPolicy, Tag};
 
-use crate::written::{STREAM, Written, check, host, in_use, pool_on};
+use crate::written::{STREAM, Written, check, check_whole, host, in_use, pool_on, wake_whole};
 
 /// A pool that sleeps, on a device where somebody else has taken the room.
 struct Crowded {
@@ -93,8 +93,7 @@ fn a_wake_without_room_asks_who_could_free_some() {
 
 #[test]
 fn out_of_memory_names_the_block_that_was_asked_for() {
-    let device = host(Bytes::mib(32));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(32)), Policy::default());
     let _kept = pool.block(Bytes::mib(20)).unwrap();
     let refused = pool.block(Bytes::mib(20)).unwrap_err();
     let said = "no room for a block of 20.0 MiB, with 12.0 MiB cached in the pool: host is out of memory: ";
@@ -124,8 +123,7 @@ fn who_says_retry_for_ever_is_not_asked_for_ever() {
 
 #[test]
 fn who_is_asked_by_a_wake_may_put_another_tag_to_sleep() {
-    let device = host(Bytes::mib(32));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(32)), Policy::default());
     let other = pool.tag("other", SleepPolicy::Offload).unwrap();
     let first = Written::new(&pool, Bytes::mib(20), Tag::default(), 1);
     pool.sleep(Scope::Whole).unwrap();
@@ -205,8 +203,7 @@ fn who_is_asked_may_allocate_and_is_not_asked_for_that() {
 
 #[test]
 fn an_allocation_without_room_asks_who_could_free_some() {
-    let device = host(Bytes::mib(32));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(32)), Policy::default());
     let old = pool.alloc(Bytes::mib(20), STREAM, Tag::default()).unwrap();
     let asked: Arc<Mutex<Vec<Pressure>>> = Arc::default();
     let (heard, owner) = (Arc::clone(&asked), pool.clone());
@@ -229,22 +226,18 @@ fn an_allocation_without_room_asks_who_could_free_some() {
     let refused = pool.alloc(Bytes::mib(24), STREAM, Tag::default()).unwrap_err();
     assert!(refused.is_out_of_memory());
     assert_eq!(asked.lock().unwrap().len(), 2);
-    new.assert_is_whole();
-    check(&pool);
+    check_whole(&pool, &[new]);
 }
 
 #[test]
 fn a_wake_takes_what_other_tags_have_cached() {
-    let device = host(Bytes::mib(32));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(32)), Policy::default());
     let other = pool.tag("other", SleepPolicy::Offload).unwrap();
     let block = Written::new(&pool, Bytes::mib(20), Tag::default(), 1);
     pool.sleep(Scope::Tags(&[Tag::default()])).unwrap();
     let live = Written::new(&pool, Bytes::mib(4), other, 2);
     let cached = pool.alloc(Bytes::mib(20), STREAM, other).unwrap();
     pool.free(cached, STREAM).unwrap();
-    assert_eq!(in_use(&device), Bytes::mib(24), "too much is cached for a wake");
-    pool.wake(Scope::Whole).unwrap();
-    [block, live].iter().for_each(Written::assert_is_whole);
-    check(&pool);
+    assert_eq!(in_use(pool.device()), Bytes::mib(24), "too much is cached for a wake");
+    wake_whole(&pool, &[block, live]);
 }

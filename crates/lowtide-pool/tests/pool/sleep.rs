@@ -5,13 +5,14 @@ use lowtide_device::{Bytes, RangeProblem};
 use lowtide_pool::{Error, Phase, Policy, Scope, SleepPolicy, SleepReport, Tag, WakeReport};
 use lowtide_testing::noise::{first_other, words};
 
-use crate::written::{PAGE, STREAM, Written, check, host, in_use, pool_on};
+use crate::written::{
+    PAGE, STREAM, Written, check, check_whole, host, in_use, pool_on, wake_whole,
+};
 use lowtide_testing::Dice;
 
 #[test]
 fn content_comes_back_at_the_same_addresses() {
-    let device = host(Bytes::mib(96));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(96)), Policy::default());
     let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
     let state = pool.tag("state", SleepPolicy::Offload).unwrap();
     let sizes = [
@@ -33,7 +34,7 @@ fn content_comes_back_at_the_same_addresses() {
     for _ in 0..2 {
         let slept = pool.sleep(Scope::Whole).unwrap();
         assert_eq!((slept.tags, slept.freed), (3, before.physical));
-        assert_eq!(in_use(&device), Bytes::ZERO);
+        assert_eq!(in_use(pool.device()), Bytes::ZERO);
         assert_eq!(pool.counts().asleep, before.live);
         check(&pool);
         let woke = pool.wake(Scope::Whole).unwrap();
@@ -49,13 +50,12 @@ fn content_comes_back_at_the_same_addresses() {
     }
     pool.trim(Bytes::ZERO).unwrap();
     check(&pool);
-    assert_eq!(in_use(&device), Bytes::ZERO);
+    assert_eq!(in_use(pool.device()), Bytes::ZERO);
 }
 
 #[test]
 fn only_what_is_kept_stays_on_the_device() {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default());
     let cache = pool.tag("cache", SleepPolicy::Discard).unwrap();
     let pinned = pool.tag("pinned", SleepPolicy::Keep).unwrap();
     let saved = Written::new(&pool, Bytes::mib(9), Tag::default(), 1);
@@ -64,28 +64,25 @@ fn only_what_is_kept_stays_on_the_device() {
     pool.sleep(Scope::Whole).unwrap();
     let phases = [Tag::default(), cache, pinned].map(|tag| pool.phase(tag).unwrap());
     assert_eq!(phases, [Phase::Asleep, Phase::Asleep, Phase::Awake]);
-    assert_eq!(in_use(&device), Bytes::mib(6), "whole pages of what is kept");
+    assert_eq!(in_use(pool.device()), Bytes::mib(6), "whole pages of what is kept");
     kept.assert_is_whole();
     let more = Written::new(&pool, Bytes::mib(3), pinned, 4);
     check(&pool);
-    pool.wake(Scope::Whole).unwrap();
-    [saved, kept, more].iter().for_each(Written::assert_is_whole);
-    check(&pool);
+    wake_whole(&pool, &[saved, kept, more]);
     assert_eq!(pool.sleep(Scope::Tags(&[pinned])).unwrap(), SleepReport::default());
     assert_eq!(pool.phase(pinned).unwrap(), Phase::Awake);
 }
 
 #[test]
 fn a_discarded_tag_gets_memory_under_its_addresses_again() {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default());
     let cache = pool.tag("cache", SleepPolicy::Discard).unwrap();
     let mut blocks = [Bytes::kib(9), Bytes::mib(5), Bytes::mib(11)]
         .map(|size| Written::new(&pool, size, cache, size.0));
     let places = blocks.map(|block| pool.place_of(block.address).unwrap().1);
     let slept = pool.sleep(Scope::Tags(&[cache])).unwrap();
     assert_eq!((slept.copied, slept.unchanged, slept.zero), Default::default());
-    assert_eq!(in_use(&device), Bytes::ZERO);
+    assert_eq!(in_use(pool.device()), Bytes::ZERO);
     let woke = pool.wake(Scope::Tags(&[cache])).unwrap();
     assert_eq!(woke.copied, Bytes::ZERO);
     assert_eq!((pool.counts().backup, pool.counts().host), Default::default());
@@ -94,8 +91,7 @@ fn a_discarded_tag_gets_memory_under_its_addresses_again() {
         block.seed += 1;
         block.write();
     }
-    blocks.iter().for_each(Written::assert_is_whole);
-    check(&pool);
+    check_whole(&pool, &blocks);
 }
 
 #[test]
@@ -128,9 +124,7 @@ fn a_tag_may_be_discarded_awake_or_asleep_and_is_saved_again_later() {
     pool.sleep(Scope::Whole).unwrap();
     assert_eq!(in_use(&device), Bytes::ZERO);
     check(&pool);
-    pool.wake(Scope::Whole).unwrap();
-    [block, other].iter().for_each(Written::assert_is_whole);
-    check(&pool);
+    wake_whole(&pool, &[block, other]);
     let stranger = pool_on(&device, Policy::default());
     let refused = stranger.set_policy(weights, SleepPolicy::Keep).unwrap_err();
     assert!(matches!(refused, Error::UnknownTag { .. }), "{refused}");
@@ -138,8 +132,7 @@ fn a_tag_may_be_discarded_awake_or_asleep_and_is_saved_again_later() {
 
 #[test]
 fn sleeping_twice_and_waking_twice_is_harmless() {
-    let device = host(Bytes::mib(32));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(32)), Policy::default());
     let block = Written::new(&pool, Bytes::mib(7), Tag::default(), 5);
     assert_eq!(pool.wake(Scope::Whole).unwrap(), WakeReport::default(), "it is awake");
     assert_ne!(pool.sleep(Scope::Whole).unwrap(), SleepReport::default());
@@ -151,21 +144,19 @@ fn sleeping_twice_and_waking_twice_is_harmless() {
     // A tag that is named twice turns once.
     assert_eq!(pool.sleep(Scope::Tags(&[Tag::default(); 2])).unwrap().tags, 1);
     assert_eq!(pool.wake(Scope::Tags(&[Tag::default(); 2])).unwrap().tags, 1);
-    block.assert_is_whole();
-    check(&pool);
+    check_whole(&pool, &[block]);
 }
 
 #[test]
 fn a_sleep_of_one_tag_leaves_the_others_awake() {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default());
     let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
     let sleeper = Written::new(&pool, Bytes::mib(9), weights, 6);
     let other = Written::new(&pool, Bytes::mib(5), Tag::default(), 7);
     assert_eq!(pool.sleep(Scope::Tags(&[weights])).unwrap().tags, 1);
     assert_eq!(pool.phase(weights).unwrap(), Phase::Asleep);
     assert_eq!(pool.phase(Tag::default()).unwrap(), Phase::Awake);
-    assert_eq!(in_use(&device), Bytes::mib(6));
+    assert_eq!(in_use(pool.device()), Bytes::mib(6));
     other.assert_is_whole();
     let more = Written::new(&pool, Bytes::mib(11), Tag::default(), 8);
     let small = Written::new(&pool, Bytes(100), Tag::default(), 9);
@@ -175,14 +166,12 @@ fn a_sleep_of_one_tag_leaves_the_others_awake() {
     let new = Written::new(&pool, Bytes::mib(1), newcomer, 10);
     check(&pool);
     assert_eq!(pool.wake(Scope::Whole).unwrap().tags, 1);
-    [sleeper, more, small, new].iter().for_each(Written::assert_is_whole);
-    check(&pool);
+    check_whole(&pool, &[sleeper, more, small, new]);
 }
 
 #[test]
 fn what_is_freed_asleep_gets_no_memory_again() {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default());
     let blocks = [1, 2, 3, 4].map(|seed| Written::new(&pool, Bytes::mib(8), Tag::default(), seed));
     let small = [5, 6].map(|seed| Written::new(&pool, Bytes::kib(20), Tag::default(), seed));
     let before = pool.counts();
@@ -201,41 +190,36 @@ fn what_is_freed_asleep_gets_no_memory_again() {
     assert_eq!(asleep.asleep, asleep.live);
     let woke = pool.wake(Scope::Whole).unwrap();
     assert_eq!((woke.mapped, woke.copied), (Bytes::mib(18), Bytes::mib(18)));
-    assert_eq!(in_use(&device), Bytes::mib(18));
-    [blocks[0], blocks[3], small[1]].iter().for_each(Written::assert_is_whole);
-    check(&pool);
+    assert_eq!(in_use(pool.device()), Bytes::mib(18));
+    check_whole(&pool, &[blocks[0], blocks[3], small[1]]);
     // The addresses in between can be had again.
     let again = Written::new(&pool, Bytes::mib(16), Tag::default(), 7);
-    [blocks[0], blocks[3], again].iter().for_each(Written::assert_is_whole);
-    check(&pool);
+    check_whole(&pool, &[blocks[0], blocks[3], again]);
     // A tag whose last block was freed in its sleep wakes to nothing.
     pool.sleep(Scope::Whole).unwrap();
     for block in [blocks[0], blocks[3], small[1], again] {
         pool.free(block.address, STREAM).unwrap();
     }
     assert_eq!(pool.wake(Scope::Whole).unwrap().mapped, Bytes::ZERO);
-    assert_eq!(in_use(&device), Bytes::ZERO);
+    assert_eq!(in_use(pool.device()), Bytes::ZERO);
     check(&pool);
 }
 
 #[test]
 fn freed_memory_is_neither_copied_nor_mapped_again() {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default());
     let live = Written::new(&pool, Bytes::mib(6), Tag::default(), 1);
     let resting = Written::new(&pool, Bytes::mib(20), Tag::default(), 2);
     pool.free(resting.address, STREAM).unwrap();
     let slept = pool.sleep(Scope::Whole).unwrap();
     assert_eq!((slept.copied, slept.freed), (Bytes::mib(6), Bytes::mib(26)));
     assert_eq!(pool.wake(Scope::Whole).unwrap().mapped, Bytes::mib(6));
-    live.assert_is_whole();
-    check(&pool);
+    check_whole(&pool, &[live]);
 }
 
 #[test]
 fn an_allocation_in_a_sleeping_tag_is_refused_by_name() {
-    let device = host(Bytes::mib(32));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(32)), Policy::default());
     let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
     let block = Written::new(&pool, Bytes::mib(3), weights, 1);
     // A block that rests is no way around it.
@@ -255,8 +239,7 @@ fn an_allocation_in_a_sleeping_tag_is_refused_by_name() {
 
 #[test]
 fn an_allocation_wakes_its_tag_where_the_policy_says_so() {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default().wake_on_alloc(true));
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default().wake_on_alloc(true));
     let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
     let block = Written::new(&pool, Bytes::mib(9), weights, 1);
     let other = Written::new(&pool, Bytes::mib(5), Tag::default(), 2);
@@ -265,15 +248,12 @@ fn an_allocation_wakes_its_tag_where_the_policy_says_so() {
     assert_eq!(pool.phase(weights).unwrap(), Phase::Awake);
     assert_eq!(pool.phase(Tag::default()).unwrap(), Phase::Asleep, "nobody asked for this one");
     [block, more].iter().for_each(Written::assert_is_whole);
-    pool.wake(Scope::Whole).unwrap();
-    other.assert_is_whole();
-    check(&pool);
+    wake_whole(&pool, &[other]);
 }
 
 #[test]
 fn only_pages_that_changed_are_copied_again() {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default());
     let large = Written::new(&pool, Bytes::mib(20), Tag::default(), 1);
     let small = Written::new(&pool, Bytes::kib(30), Tag::default(), 2);
     let all = Bytes::mib(22);
@@ -293,14 +273,12 @@ fn only_pages_that_changed_are_copied_again() {
         large.bytes()[at] ^= 0x10;
         assert_eq!(turn(), (PAGE, all - PAGE));
     }
-    [large, small].iter().for_each(Written::assert_is_whole);
-    check(&pool);
+    check_whole(&pool, &[large, small]);
 }
 
 #[test]
 fn zeros_take_no_place_and_come_back_as_zeros() {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default());
     let zeros = Written::new(&pool, Bytes::mib(8), Tag::default(), 1);
     let block = Written::new(&pool, Bytes::mib(4), Tag::default(), 2);
     zeros.bytes().fill(0);
@@ -340,8 +318,7 @@ fn pages_come_back_right_however_their_backups_are_scattered() {
 }
 
 fn scatter(seed: u64, policy: Policy) {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, policy);
+    let pool = pool_on(&host(Bytes::mib(64)), policy);
     let block = Written::new(&pool, Bytes::mib(24), Tag::default(), 1);
     let (mut dice, mut stamps) = (Dice(seed), [0; 12]);
     for _ in 0..12 {
@@ -367,8 +344,7 @@ fn scatter(seed: u64, policy: Policy) {
 #[test]
 fn backups_stay_or_go_as_the_policy_says() {
     for keep_backups in [true, false] {
-        let device = host(Bytes::mib(64));
-        let pool = pool_on(&device, Policy::default().keep_backups(keep_backups));
+        let pool = pool_on(&host(Bytes::mib(64)), Policy::default().keep_backups(keep_backups));
         let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
         let one = Written::new(&pool, Bytes::mib(10), weights, 1);
         let two = Written::new(&pool, Bytes::mib(6), Tag::default(), 2);
@@ -386,8 +362,7 @@ fn backups_stay_or_go_as_the_policy_says() {
             pool.wake(Scope::Whole).unwrap();
             let left = if keep_backups { Bytes::mib(16) } else { Bytes::ZERO };
             assert_eq!((pool.counts().backup, pool.counts().host), (left, left));
-            [one, two].iter().for_each(Written::assert_is_whole);
-            check(&pool);
+            check_whole(&pool, &[one, two]);
         }
     }
 }
@@ -398,22 +373,20 @@ fn registered_and_plain_backups_wake_side_by_side() {
     for (direct, keep_backups) in [(2, false), (34, true), (50, false)] {
         let direct_backups = Bytes::mib(direct);
         let policy = Policy::default().direct_backups(direct_backups).keep_backups(keep_backups);
-        let device = host(Bytes::mib(128));
-        let pool = pool_on(&device, policy);
+        let pool = pool_on(&host(Bytes::mib(128)), policy);
         let other = pool.tag("other", SleepPolicy::Offload).unwrap();
         let mut blocks = [(Bytes::mib(37), Tag::default()), (Bytes::mib(50), other)]
             .map(|(size, tag)| Written::new(&pool, size, tag, size.0));
         let small = Written::new(&pool, Bytes::kib(9), other, 1);
         for _ in 0..2 {
             pool.sleep(Scope::Whole).unwrap();
-            assert_eq!(in_use(&device), Bytes::ZERO);
+            assert_eq!(in_use(pool.device()), Bytes::ZERO);
             assert_eq!(pool.counts().host, Bytes::mib(38 + 50 + 2));
             check(&pool);
             pool.wake(Scope::Tags(&[other])).unwrap();
             let woke = pool.wake(Scope::Whole).unwrap();
             assert_eq!((woke.copied, woke.copied_again), (Bytes::mib(38), 0));
-            [blocks[0], blocks[1], small].iter().for_each(Written::assert_is_whole);
-            check(&pool);
+            check_whole(&pool, &[blocks[0], blocks[1], small]);
             blocks[1].seed += 1;
             blocks[1].write();
         }
@@ -422,16 +395,14 @@ fn registered_and_plain_backups_wake_side_by_side() {
 
 #[test]
 fn backups_of_dead_blocks_go_with_the_next_sleep() {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default());
     let blocks = [1, 2].map(|seed| Written::new(&pool, Bytes::mib(8), Tag::default(), seed));
     pool.sleep(Scope::Whole).unwrap();
     pool.wake(Scope::Whole).unwrap();
     pool.free(blocks[1].address, STREAM).unwrap();
     assert_eq!(pool.sleep(Scope::Whole).unwrap().unchanged, Bytes::mib(8));
     assert_eq!(pool.counts().backup, Bytes::mib(8));
-    pool.wake(Scope::Whole).unwrap();
-    blocks[0].assert_is_whole();
+    wake_whole(&pool, &[blocks[0]]);
     pool.free(blocks[0].address, STREAM).unwrap();
     pool.sleep(Scope::Whole).unwrap();
     assert_eq!((pool.counts().backup, pool.counts().host), (Bytes::ZERO, Bytes::ZERO));
@@ -440,9 +411,8 @@ fn backups_of_dead_blocks_go_with_the_next_sleep() {
 
 #[test]
 fn kept_backups_of_tags_that_are_awake_make_room() {
-    let device = host(Bytes::mib(64));
     let policy = Policy::default().backup_most(Some(Bytes::mib(12)));
-    let pool = pool_on(&device, policy);
+    let pool = pool_on(&host(Bytes::mib(64)), policy);
     let (one, two) = (
         pool.tag("one", SleepPolicy::Offload).unwrap(),
         pool.tag("two", SleepPolicy::Offload).unwrap(),
@@ -456,16 +426,13 @@ fn kept_backups_of_tags_that_are_awake_make_room() {
     check(&pool);
     // What sleeps makes no room for anybody.
     assert!(matches!(pool.sleep(Scope::Tags(&[one])), Err(Error::BackupLimit { .. })));
-    pool.wake(Scope::Whole).unwrap();
-    blocks.iter().for_each(Written::assert_is_whole);
-    check(&pool);
+    wake_whole(&pool, &blocks);
 }
 
 #[test]
 fn a_sleep_beyond_the_backup_limit_leaves_everything_awake() {
-    let device = host(Bytes::mib(64));
     let most = Bytes::mib(10);
-    let pool = pool_on(&device, Policy::default().backup_most(Some(most)));
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default().backup_most(Some(most)));
     let cache = pool.tag("cache", SleepPolicy::Discard).unwrap();
     let blocks = [
         Written::new(&pool, Bytes::mib(8), Tag::default(), 1),
@@ -482,14 +449,12 @@ fn a_sleep_beyond_the_backup_limit_leaves_everything_awake() {
     assert_eq!(pool.counts(), before);
     assert_eq!(pool.phase(Tag::default()).unwrap(), Phase::Awake);
     assert_eq!(pool.phase(cache).unwrap(), Phase::Awake);
-    blocks.iter().for_each(Written::assert_is_whole);
-    check(&pool);
+    check_whole(&pool, &blocks);
     // Zeros need no place, and what is freed neither.
     blocks[1].bytes().fill(0);
     pool.sleep(Scope::Whole).unwrap();
     assert_eq!(pool.counts().host, Bytes::mib(8));
-    pool.wake(Scope::Whole).unwrap();
-    blocks[0].assert_is_whole();
+    wake_whole(&pool, &[blocks[0]]);
     // A refusal costs no backup of what did not change.
     blocks[1].write();
     blocks[0].bytes()[0] ^= 1;
@@ -499,15 +464,12 @@ fn a_sleep_beyond_the_backup_limit_leaves_everything_awake() {
     pool.free(blocks[1].address, STREAM).unwrap();
     let slept = pool.sleep(Scope::Whole).unwrap();
     assert_eq!((slept.copied, slept.unchanged), (PAGE, Bytes::mib(6)));
-    pool.wake(Scope::Whole).unwrap();
-    blocks[0].assert_is_whole();
-    check(&pool);
+    wake_whole(&pool, &[blocks[0]]);
 }
 
 #[test]
 fn a_sleep_with_nothing_in_it_says_so() {
-    let device = host(Bytes::mib(32));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(32)), Policy::default());
     let nothing = SleepReport { tags: 1, ..SleepReport::default() };
     assert_eq!(pool.sleep(Scope::Whole).unwrap(), nothing);
     assert!(matches!(pool.alloc(Bytes(1), STREAM, Tag::default()), Err(Error::Asleep { .. })));
@@ -515,16 +477,15 @@ fn a_sleep_with_nothing_in_it_says_so() {
     assert_eq!(pool.wake(Scope::Tags(&[])).unwrap(), WakeReport::default());
     let nothing = WakeReport { tags: 1, ..WakeReport::default() };
     assert_eq!(pool.wake(Scope::Whole).unwrap(), nothing);
-    assert_eq!((pool.counts(), in_use(&device)), Default::default());
+    assert_eq!((pool.counts(), in_use(pool.device())), Default::default());
     check(&pool);
 }
 
 #[test]
 fn a_sleep_that_is_refused_midway_brings_back_what_has_left() {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default());
     let blocks = [1, 2, 3].map(|seed| Written::new(&pool, Bytes::mib(8), Tag::default(), seed));
-    let stream = device.stream().unwrap();
+    let stream = pool.device().stream().unwrap();
     for block in &blocks {
         // Whoever copies keeps the block's memory until the stream was asked.
         let (reservation, offset) = pool.place_of(block.address).unwrap();
@@ -533,36 +494,31 @@ fn a_sleep_that_is_refused_midway_brings_back_what_has_left() {
         let refused = pool.sleep(Scope::Whole).unwrap_err();
         assert!(is_in_use(&refused), "{refused}");
         assert_eq!(pool.phase(Tag::default()).unwrap(), Phase::Awake);
-        blocks.iter().for_each(Written::assert_is_whole);
-        check(&pool);
+        check_whole(&pool, &blocks);
         stream.synchronize().unwrap();
     }
     pool.sleep(Scope::Whole).unwrap();
-    assert_eq!(in_use(&device), Bytes::ZERO);
-    pool.wake(Scope::Whole).unwrap();
-    blocks.iter().for_each(Written::assert_is_whole);
-    check(&pool);
+    assert_eq!(in_use(pool.device()), Bytes::ZERO);
+    wake_whole(&pool, &blocks);
 }
 
 #[test]
 fn nothing_is_discarded_where_the_device_refuses() {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default());
     let cache = pool.tag("cache", SleepPolicy::Discard).unwrap();
     let saved = Written::new(&pool, Bytes::mib(8), Tag::default(), 1);
     let lost = [2, 3].map(|seed| Written::new(&pool, Bytes::mib(6), cache, seed));
-    let stream = device.stream().unwrap();
+    let stream = pool.device().stream().unwrap();
     let (reservation, offset) = pool.place_of(lost[1].address).unwrap();
     stream.fill((&reservation, offset), words::byte(3, 0), Bytes(1)).unwrap();
     let refused = pool.sleep(Scope::Whole).unwrap_err();
     assert!(is_in_use(&refused), "{refused}");
     assert_eq!(pool.phase(Tag::default()).unwrap(), Phase::Awake);
     assert_eq!(pool.phase(cache).unwrap(), Phase::Awake);
-    [saved, lost[0], lost[1]].iter().for_each(Written::assert_is_whole);
-    check(&pool);
+    check_whole(&pool, &[saved, lost[0], lost[1]]);
     stream.synchronize().unwrap();
     pool.sleep(Scope::Whole).unwrap();
-    assert_eq!(in_use(&device), Bytes::ZERO);
+    assert_eq!(in_use(pool.device()), Bytes::ZERO);
 }
 
 fn is_in_use(error: &Error) -> bool {
@@ -580,8 +536,6 @@ fn a_wake_makes_whole_pages_whatever_the_policy_says() {
         let pool = pool_on(&device, policy);
         let block = Written::new(&pool, Bytes::mib(20), Tag::default(), 1);
         pool.sleep(Scope::Whole).unwrap();
-        pool.wake(Scope::Whole).unwrap();
-        block.assert_is_whole();
-        check(&pool);
+        wake_whole(&pool, &[block]);
     }
 }

@@ -7,13 +7,12 @@ use std::thread;
 use lowtide_device::Bytes;
 use lowtide_pool::{Error, Phase, Policy, Pool, Scope, SleepPolicy, Tag};
 
-use crate::written::{STREAM, Written, check, host, in_use, pool_on};
+use crate::written::{STREAM, Written, check, check_whole, host, in_use, pool_on, wake_whole};
 use lowtide_testing::{Dice, share};
 
 #[test]
 fn who_is_asked_to_go_on_trimming_may_put_the_same_tag_to_sleep() {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default());
     let live = Written::new(&pool, Bytes::mib(6), Tag::default(), 1);
     let cached = pool.alloc(Bytes::mib(8), STREAM, Tag::default()).unwrap();
     pool.free(cached, STREAM).unwrap();
@@ -22,10 +21,8 @@ fn who_is_asked_to_go_on_trimming_may_put_the_same_tag_to_sleep() {
         true
     });
     assert_eq!(given_back.unwrap(), Bytes::ZERO, "the sleep took all of it");
-    assert_eq!(in_use(&device), Bytes::ZERO);
-    pool.wake(Scope::Whole).unwrap();
-    live.assert_is_whole();
-    check(&pool);
+    assert_eq!(in_use(pool.device()), Bytes::ZERO);
+    wake_whole(&pool, &[live]);
 }
 
 /// Blocks of one thread, which frees and takes them while others turn their tags.
@@ -103,8 +100,7 @@ fn threads_allocate_and_free_while_their_tags_turn() {
     const STEPS: usize = 30;
     for (seed, wake_on_alloc) in [(20, false), (30, true)] {
         println!("seed {seed}");
-        let device = host(Bytes::mib(128));
-        let pool = pool_on(&device, Policy::default().wake_on_alloc(wake_on_alloc));
+        let pool = pool_on(&host(Bytes::mib(128)), Policy::default().wake_on_alloc(wake_on_alloc));
         let tags = ["one", "two"].map(|name| pool.tag(name, SleepPolicy::Offload).unwrap());
         let (touching, steps) = (RwLock::new(()), AtomicUsize::new(0));
         let is_over = AtomicBool::new(false);
@@ -157,14 +153,13 @@ fn threads_allocate_and_free_while_their_tags_turn() {
         }
         pool.trim(Bytes::ZERO).unwrap();
         check(&pool);
-        assert_eq!(in_use(&device), Bytes::ZERO);
+        assert_eq!(in_use(pool.device()), Bytes::ZERO);
     }
 }
 
 #[test]
 fn two_threads_turn_the_same_tags() {
-    let device = host(Bytes::mib(64));
-    let pool = pool_on(&device, Policy::default());
+    let pool = pool_on(&host(Bytes::mib(64)), Policy::default());
     let weights = pool.tag("weights", SleepPolicy::Offload).unwrap();
     let cache = pool.tag("cache", SleepPolicy::Discard).unwrap();
     let blocks = [(Tag::default(), 1), (weights, 2)]
@@ -194,6 +189,5 @@ fn two_threads_turn_the_same_tags() {
     assert_eq!(one.0 + two.0, woke, "each sleep has its wake");
     // How often two threads undo each other's turns is up to the machine.
     assert!(woke > 0, "nothing slept");
-    blocks.iter().for_each(Written::assert_is_whole);
-    check(&pool);
+    check_whole(&pool, &blocks);
 }

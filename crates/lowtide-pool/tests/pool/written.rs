@@ -6,7 +6,7 @@ use std::ptr::with_exposed_provenance_mut;
 use std::slice;
 
 use lowtide_device::{Address, Bytes, Device, HostOptions};
-use lowtide_pool::{Policy, Pool, StreamId, Tag};
+use lowtide_pool::{Policy, Pool, Scope, StreamId, Tag};
 use lowtide_testing::noise::words;
 
 pub(crate) const PAGE: Bytes = Bytes::mib(2);
@@ -28,6 +28,18 @@ pub(crate) fn in_use(device: &Device) -> Bytes {
 pub(crate) fn check(pool: &Pool) {
     pool.check();
     assert_eq!(in_use(pool.device()), pool.counts().physical);
+}
+
+/// Expects that these blocks have their bytes, and what must hold between turns.
+pub(crate) fn check_whole(pool: &Pool, blocks: &[Written]) {
+    blocks.iter().for_each(Written::assert_is_whole);
+    check(pool);
+}
+
+/// Wakes all tags, and expects the same.
+pub(crate) fn wake_whole(pool: &Pool, blocks: &[Written]) {
+    pool.wake(Scope::Whole).unwrap();
+    check_whole(pool, blocks);
 }
 
 /// A block with bytes that nobody else has.
