@@ -5,7 +5,7 @@ use std::fmt;
 use lowtide_device::{Address, Bytes, DeviceId, DeviceInfo};
 use lowtide_types::SleepPolicy;
 
-use crate::state::tag::Tag;
+use crate::state::tags::Tag;
 
 /// The reasons why a pool refuses.
 #[derive(Debug, thiserror::Error)]

@@ -27,7 +27,7 @@ pub use pool::pressure::{Pressure, PressureAnswer, Subscription};
 pub use pool::snapshot::LiveBlocks;
 pub use pool::{Pool, PoolBuilder};
 pub use state::PoolCounts;
-pub use state::tag::{Scope, Tag};
+pub use state::tags::{Scope, Tag};
 pub use trace::record::Recording;
 pub use trace::replay;
 

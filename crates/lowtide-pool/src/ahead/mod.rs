@@ -19,7 +19,6 @@
 //! this snapshot: the digest of a backup is always that of its content. If the live page were read more than
 //! once, a page that changes in between and changes back would match a backup that is wrong.
 
-pub(crate) mod reader;
 pub(crate) mod round;
 
 use std::ops::Range;
@@ -29,8 +28,7 @@ use lowtide_device::digest::{Digest, Keys};
 use lowtide_device::{Bytes, Error as DeviceError, Reservation, Stream};
 use lowtide_types::SleepPolicy;
 
-use crate::ahead::reader::PageReader;
-use crate::ahead::round::{Ahead, Visit};
+use crate::ahead::round::{Ahead, PageReader, Visit};
 use crate::backups::changed::Changed;
 use crate::backups::{BackupLocation, BackupPage, Backups, Saved};
 use crate::copy::packing::{self, Form, Ring};

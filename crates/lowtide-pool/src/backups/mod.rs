@@ -314,7 +314,7 @@ mod tests {
     use lowtide_device::HostOptions;
 
     use super::*;
-    use crate::state::tag::Tag;
+    use crate::state::tags::Tag;
 
     fn save(backups: &mut Backups, arena_id: u16, page: u64, location: BackupLocation) {
         let saved = Saved { digest: Digest::default(), location };

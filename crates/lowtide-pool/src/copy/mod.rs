@@ -10,7 +10,6 @@
 pub(crate) mod packing;
 pub(crate) mod piece;
 pub(crate) mod queue;
-pub(crate) mod retry;
 pub(crate) mod streams;
 pub(crate) mod transfer;
 

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use crate::lock::sync::{AtomicUsize, Condvar, Mutex, MutexGuard, lock, wait};
+use crate::lock::{AtomicUsize, Condvar, Mutex, MutexGuard, lock, wait};
 use crate::{Error, Result};
 
 /// The direction of a copy.

@@ -1,13 +1,13 @@
-//! The streams and staging buffers of copies, kept from one turn to the next.
+//! The streams and staging buffers of copies, kept from one turn to the next, and calls that are tried twice.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lowtide_device::{Bytes, Device, Result, Stream};
+use lowtide_device::{Bytes, Chunk, Device, Reservation, Result, Stream};
 
 use crate::copy::packing::{self, PACKING_STREAMS, Ring, RingParts};
 use crate::copy::piece::{BUFFER, StagingBuffer};
-use crate::copy::retry::twice;
 use crate::policy::Policy;
 
 /// The number of streams on which kernels read host memory: while one begins or ends, another reads.
@@ -159,4 +159,22 @@ fn kernels_help(device: &Device) -> bool {
     let load = || device.prepare_copies();
     let refused = |error: &lowtide_device::Error| tracing::warn!(%error, "no kernel helps to copy");
     device.copies_by_kernel() && load().inspect_err(refused).is_ok()
+}
+
+/// Does what the device may refuse, and once more if it does: one refusal says little, and a turn
+/// that is undone costs more than a second try.
+pub(crate) fn twice<T, E>(mut work: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+    work().or_else(|_| work())
+}
+
+/// Takes one chunk from its place, at the second try if need be.
+pub(crate) fn unmap(reservation: &Reservation, range: &Range<u64>) -> Result<Chunk> {
+    twice(|| unmap_once(reservation, range))
+}
+
+/// Takes one chunk from its place.
+pub(crate) fn unmap_once(reservation: &Reservation, range: &Range<u64>) -> Result<Chunk> {
+    let (at, size) = (Bytes(range.start), Bytes(range.end - range.start));
+    let taken = reservation.unmap(at, size)?;
+    Ok(taken.into_iter().next().expect("one chunk is mapped there").1)
 }

@@ -15,9 +15,8 @@ use lowtide_types::Phase;
 use crate::error::TurnStep;
 use crate::lock::inside::check_may_wait;
 use crate::lock::limit::{Limit, Progress};
-use crate::lock::sync::{Condvar, Mutex, MutexGuard, lock, wait, wait_a_little};
-use crate::state::tag::Scope;
-use crate::state::tags::{Tags, Turning};
+use crate::lock::{Condvar, Mutex, MutexGuard, lock, wait, wait_a_little};
+use crate::state::tags::{Scope, Tags, Turning};
 use crate::{Error, Result};
 
 /// A lock around a pool's state, with what threads wait for.

@@ -10,7 +10,7 @@ use crate::policy::Policy;
 use crate::pool::Pool;
 use crate::pool::fence::StreamId;
 use crate::state::BlockRequest;
-use crate::state::tag::{Scope, Tag};
+use crate::state::tags::{Scope, Tag};
 use crate::{Error, Result};
 
 impl Pool {

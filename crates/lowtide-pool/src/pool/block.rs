@@ -7,12 +7,11 @@ use lowtide_types::Phase;
 
 use crate::lock::inside::check_outside_fence;
 use crate::lock::limit::Limit;
-use crate::lock::sync::lock;
+use crate::lock::lock;
 use crate::pool::Pool;
 use crate::pool::fence::StreamId;
 use crate::pool::host_access::HostAccess;
-use crate::state::tag::Tag;
-use crate::state::tags::Tags;
+use crate::state::tags::{Tag, Tags};
 use crate::{Error, Result};
 
 impl Pool {

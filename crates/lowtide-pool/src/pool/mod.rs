@@ -24,14 +24,14 @@ use lowtide_types::{Phase, SleepPolicy};
 
 use crate::Result;
 use crate::lock::monitor::Monitor;
-use crate::lock::sync::{Mutex, MutexGuard};
+use crate::lock::{Mutex, MutexGuard};
 use crate::policy::{GRAIN, Policy};
 use crate::pool::fence::Fence;
 use crate::pool::host_access::HostAccessCell;
 use crate::pool::pressure::{Callbacks, Neighbours, Pressure, PressureAnswer, Subscription};
 use crate::state::arena::Arena;
 use crate::state::arenas::ARENAS_OF_TAG;
-use crate::state::tag::Tag;
+use crate::state::tags::Tag;
 use crate::state::{PoolCounts, State};
 use crate::trace::record::Recording;
 

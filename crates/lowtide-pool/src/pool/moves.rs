@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use lowtide_device::{Chunk, Error, RangeProblem, Reservation};
 
-use crate::ahead::reader::{PageReader, READS_MOST};
-use crate::copy::retry::unmap_once;
+use crate::ahead::round::{PageReader, READS_MOST};
+use crate::copy::streams::unmap_once;
 use crate::state::State;
 use crate::state::arenas::ArenaId;
 

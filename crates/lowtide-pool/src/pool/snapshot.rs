@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lowtide_device::Bytes;
 use lowtide_types::{Phase, PoolSnapshot, TagSnapshot};
 
-use crate::lock::sync::lock;
+use crate::lock::lock;
 use crate::policy::GRAIN;
 use crate::pool::Pool;
 use crate::state::arena::Arena;

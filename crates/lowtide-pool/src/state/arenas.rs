@@ -7,7 +7,7 @@ use std::ops::{Index, IndexMut};
 
 use crate::state::arena::Arena;
 use crate::state::shelf::Shelf;
-use crate::state::tag::Tag;
+use crate::state::tags::Tag;
 
 /// Arenas of a tag: small blocks, large blocks.
 pub(crate) const ARENAS_OF_TAG: usize = 2;

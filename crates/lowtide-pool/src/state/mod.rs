@@ -9,7 +9,6 @@ pub(crate) mod blocks;
 pub(crate) mod handles;
 pub(crate) mod shelf;
 pub(crate) mod streams;
-pub(crate) mod tag;
 pub(crate) mod tags;
 
 use std::collections::BTreeSet;
@@ -19,8 +18,7 @@ use std::sync::Arc;
 use lowtide_device::{Address, Bytes};
 use lowtide_types::Phase;
 
-use crate::ahead::reader::PageReader;
-use crate::ahead::round::Ahead;
+use crate::ahead::round::{Ahead, PageReader};
 use crate::backups::Backups;
 use crate::copy::streams::CopyStreams;
 use crate::policy::GRAIN;
@@ -30,8 +28,7 @@ use crate::state::arenas::{ArenaId, Arenas};
 use crate::state::blocks::SETTLED;
 use crate::state::handles::{Handle, Handles};
 use crate::state::streams::Streams;
-use crate::state::tag::Tag;
-use crate::state::tags::{TagEntry, Tags};
+use crate::state::tags::{Tag, TagEntry, Tags};
 use crate::trace::record::Recording;
 use crate::{Error, Result};
 

@@ -6,7 +6,6 @@
 
 pub(crate) mod parts;
 pub(crate) mod plan;
-mod preparing;
 mod restoring;
 mod saving;
 mod second_digest;
@@ -20,8 +19,7 @@ use crate::copy::streams::CopyStreams;
 use crate::lock::limit::Limit;
 use crate::pool::Pool;
 use crate::state::arenas::{ARENAS_OF_TAG, ArenaId};
-use crate::state::tag::{Scope, Tag};
-use crate::state::tags::Turning;
+use crate::state::tags::{Scope, Tag, Turning};
 use crate::{Error, Result};
 
 pub(crate) struct Turn<'a> {

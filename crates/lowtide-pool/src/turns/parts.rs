@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lowtide_device::{Bytes, Chunk, Reservation};
 
 use crate::Result;
-use crate::copy::retry::{twice, unmap};
+use crate::copy::streams::{twice, unmap};
 use crate::error::TurnStep;
 use crate::lock::limit::{Limit, Progress};
 use crate::policy::{PAGE, Policy, equal_part};

@@ -24,7 +24,7 @@ use crate::pool::Pool;
 use crate::pool::pressure::{Pressure, PressureAnswer, ROUNDS_MOST};
 use crate::state::State;
 use crate::state::arenas::ArenaId;
-use crate::state::tag::Scope;
+use crate::state::tags::Scope;
 use crate::turns::Turn;
 use crate::turns::parts::WakePart;
 use crate::turns::restoring::Restoring;

@@ -42,11 +42,10 @@ pub mod lock {
     pub(crate) mod inside;
     pub mod limit;
     pub mod monitor;
-    pub(crate) use crate::sync;
+    pub(crate) use crate::sync::*;
 }
 #[path = "../../../lowtide-pool/src/state"]
 pub mod state {
-    pub mod tag;
     pub mod tags;
 }
 

@@ -1,4 +1,4 @@
-//! The locks of a model checker, with the names of `sync.rs` in `lowtide-pool` and `lowtide-release`.
+//! The locks of a model checker, with the names of `lock` in `lowtide-pool` and of `sync.rs` in `lowtide-release`.
 
 use std::sync::{LockResult, PoisonError};
 

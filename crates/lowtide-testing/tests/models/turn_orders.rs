@@ -12,8 +12,7 @@ use crate::copy::queue::{
 };
 use crate::lock::monitor::Monitor;
 use crate::models;
-use crate::state::tag::{Scope, Tag};
-use crate::state::tags::Tags;
+use crate::state::tags::{Scope, Tag, Tags};
 use crate::{Error, Limit, Result};
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use loom::thread;
