@@ -116,8 +116,7 @@ fn a_driver_that_always_refuses_is_an_error_and_no_data_is_lost() {
 
 #[test]
 fn virtual_memory_that_the_driver_did_not_take_back_is_no_other_handles() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.does("create 0 4194304");
     let live = program.text("live");
     // The memory stays with the pool for now; a smaller handle must not get a part of it.

@@ -4,7 +4,7 @@ use lowtide_proto::{Answer, Ask, LINE_MOST, Request};
 use lowtide_testing::Dice;
 use lowtide_types::Bytes;
 
-use crate::program::{Route, World};
+use crate::program::{Program, Route};
 use crate::slept;
 
 const SEED: u64 = 15;
@@ -33,8 +33,7 @@ fn frame(dice: &mut Dice) -> Vec<u8> {
 #[test]
 fn random_frames_are_answered_and_change_nothing() {
     println!("seed {SEED}");
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.does("alloc 0 4194304; write 0 5");
     let mut dice = Dice::new(SEED);
     for number in 0..FRAMES {

@@ -40,8 +40,7 @@ fn slept(program: &Program) {
 #[test]
 fn a_program_sleeps_and_wakes_at_its_next_touch_by_every_route() {
     for route in ROUTES {
-        let world = World::new();
-        let mut program = world.start(route);
+        let mut program = Program::start(route);
         let bare = program.number("info");
         program.does("alloc 0 8388608; alloc 1 3000000; write 0 5; write 1 6");
         let status = program.status();
@@ -63,8 +62,7 @@ fn a_program_sleeps_and_wakes_at_its_next_touch_by_every_route() {
 
 #[test]
 fn a_socket_wakes_it_too_and_a_second_wake_does_nothing() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.does("alloc 0 4194304; write 0 9");
     slept(&program);
     let Answer::Woken(woken) = program.ask(Ask::Wake) else { panic!() };
@@ -76,8 +74,7 @@ fn a_socket_wakes_it_too_and_a_second_wake_does_nothing() {
 
 #[test]
 fn a_sleep_of_a_sleeping_process_does_nothing_and_is_no_failure() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.does("alloc 0 4194304");
     slept(&program);
     assert_eq!(sleep(&program), Answer::Asleep);
@@ -86,8 +83,7 @@ fn a_sleep_of_a_sleeping_process_does_nothing_and_is_no_failure() {
 
 #[test]
 fn a_release_takes_what_its_target_needs() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.does("alloc 0 8388608; write 0 9");
     let released = |program: &Program, to: Option<Bytes>| {
         let answer = program.ask(Ask::Release { to });
@@ -108,8 +104,7 @@ fn a_release_takes_what_its_target_needs() {
 
 #[test]
 fn status_counts_what_stays_and_its_ledger_adds_up() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.does("alloc 0 8388608; alloc 1 65536; alloc 2 65536");
     // Compressed memory is not made anew.
     program.does("create 3 4194304 0 1");
@@ -130,8 +125,7 @@ fn status_counts_what_stays_and_its_ledger_adds_up() {
 
 #[test]
 fn what_the_drivers_pools_keep_and_nobody_uses_goes_before_a_sleep() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.does("alloc 0 4194304; write 0 3");
     slept(&program);
     let asleep = program.number("info");
@@ -145,8 +139,7 @@ fn what_the_drivers_pools_keep_and_nobody_uses_goes_before_a_sleep() {
 
 #[test]
 fn freed_memory_is_given_back_at_once_awake_and_asleep() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     let bare = program.number("info");
     program.does("alloc 0 8388608; alloc 1 4194304; free 0");
     assert_eq!(program.number("info") - bare, 4 * MIB);
@@ -160,8 +153,7 @@ fn freed_memory_is_given_back_at_once_awake_and_asleep() {
 
 #[test]
 fn small_memory_stays_with_the_driver() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.does("alloc 0 65536; write 0 2");
     assert!(program.status().contexts.is_empty());
     let Answer::Slept { receipts } = sleep(&program) else { panic!() };
@@ -171,8 +163,7 @@ fn small_memory_stays_with_the_driver() {
 
 #[test]
 fn a_size_that_no_device_has_is_out_of_memory() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     for bytes in [u64::MAX, u64::MAX - (1 << 21), 1 << 62, 1 << 47, 1 << 40] {
         assert_eq!(program.text(&format!("alloc 0 {bytes}")), "error 2", "{bytes}");
     }
@@ -183,8 +174,7 @@ fn a_size_that_no_device_has_is_out_of_memory() {
 
 #[test]
 fn addresses_are_described_as_for_plain_memory_also_asleep() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.does("alloc 0 3000000; write 0 2");
     let is_described = |program: &mut Program| {
         assert_eq!(program.number("range 0 2999999"), 1);
@@ -211,8 +201,7 @@ fn addresses_are_described_as_for_plain_memory_also_asleep() {
 
 #[test]
 fn a_capture_is_not_ended_and_its_graph_runs_after_a_sleep() {
-    let world = World::new();
-    let mut program = world.start(Route::Address);
+    let mut program = Program::start(Route::Address);
     program.does("alloc 0 4194304; capture 0");
     let Answer::Refused { reason } = sleep(&program) else { panic!() };
     assert!(reason.contains("captured"), "{reason}");
@@ -225,8 +214,7 @@ fn a_capture_is_not_ended_and_its_graph_runs_after_a_sleep() {
 
 #[test]
 fn a_free_during_a_capture_waits_for_its_end() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     let bare = program.number("info");
     program.does("alloc 0 4194304; alloc 1 4194304; capture 0; free 1; end-capture");
     assert_eq!(program.number("info") - bare, 4 * MIB);
@@ -235,8 +223,7 @@ fn a_free_during_a_capture_waits_for_its_end() {
 
 #[test]
 fn a_function_that_is_not_in_the_table_works_and_keeps_the_process_awake() {
-    let world = World::new();
-    let mut program = world.start(Route::Address);
+    let mut program = Program::start(Route::Address);
     program.does("alloc 0 4194304; write 0 1");
     slept(&program);
     let sum = (1..=8).map(|n| n * n).sum::<u64>();
@@ -252,8 +239,7 @@ fn a_function_that_is_not_in_the_table_works_and_keeps_the_process_awake() {
 #[test]
 fn threads_that_work_find_their_bytes_while_others_put_the_process_to_sleep_and_wake_it() {
     for what in ["storm 4 700", "launches 4 700", "segments 4 700"] {
-        let world = World::new();
-        let mut program = world.start(Route::Dlsym);
+        let mut program = Program::start(Route::Dlsym);
         for block in 0..4 {
             program.does(&format!("alloc {block} 2097152"));
         }
@@ -292,8 +278,7 @@ fn off_means_off_and_a_probe_finds_no_driver_where_there_is_none() {
 
 #[test]
 fn a_forked_child_passes_through() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.does("alloc 0 4194304; write 0 8; fork");
     slept(&program);
     program.does("fork");
@@ -303,8 +288,7 @@ fn a_forked_child_passes_through() {
 
 #[test]
 fn a_context_takes_its_memory_along() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.does("alloc 0 4194304; release");
     assert!(program.status().contexts.is_empty());
     program.does("start");
@@ -315,8 +299,7 @@ fn a_context_takes_its_memory_along() {
 
 #[test]
 fn hostile_lines_are_answered_and_forgotten() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.does("alloc 0 4194304");
     for line in ["\n", "{}\n", "{\"version\":9,\"ask\":\"sleep\"}\n", "[[[[[[\n", "\u{0}\n"] {
         let answer = program.say(line.as_bytes());

@@ -41,6 +41,8 @@ pub(crate) struct Program {
     answers: Mutex<Receiver<String>>,
     waiting: Mutex<Option<String>>,
     folder: PathBuf,
+    /// Its machine, where it is the only program there.
+    world: Option<World>,
 }
 
 impl World {
@@ -90,7 +92,8 @@ impl World {
         let (sender, answers) = mpsc::channel();
         thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let folder = self.folder.path().join("run/lowtide");
-        Program { child, answers: Mutex::new(answers), waiting: Mutex::default(), folder }
+        let (answers, waiting) = (Mutex::new(answers), Mutex::default());
+        Program { child, answers, waiting, folder, world: None }
     }
 
     fn stderr(&self) -> File {
@@ -124,6 +127,14 @@ impl World {
 }
 
 impl Program {
+    /// Starts a program on a machine of its own.
+    pub(crate) fn start(route: Route) -> Program {
+        let world = World::new();
+        let mut program = world.start(route);
+        program.world = Some(world);
+        program
+    }
+
     /// Tells it some lines, with `; ` between them, and expects that each works.
     pub(crate) fn does(&mut self, lines: &str) {
         for line in lines.split("; ") {
@@ -248,6 +259,8 @@ impl Drop for Program {
         if !thread::panicking() {
             assert!(ended.success(), "the program ended with {ended}");
         }
+        // Its machine goes after it.
+        drop(self.world.take());
     }
 }
 

@@ -3,14 +3,13 @@
 use lowtide_proto::{Answer, Ask};
 use lowtide_types::Bytes;
 
-use crate::program::{Route, World};
+use crate::program::{Program, Route, World};
 use crate::{MIB, ROUTES, sleep, slept};
 
 #[test]
 fn virtual_memory_of_a_program_leaves_the_device_and_comes_back_by_every_route() {
     for route in ROUTES {
-        let world = World::new();
-        let mut program = world.start(route);
+        let mut program = Program::start(route);
         let bare = program.number("info");
         program.makes(0, 8 * MIB);
         program.makes(1, 2 * MIB);
@@ -32,8 +31,7 @@ fn virtual_memory_of_a_program_leaves_the_device_and_comes_back_by_every_route()
 
 #[test]
 fn segments_grow_and_shrink_between_sleeps() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     let bare = program.number("info");
     // PyTorch reserves much, maps handles one behind the other, and takes some away again.
     program.does(&format!("reserve 60 {}", 64 * MIB));
@@ -71,8 +69,7 @@ fn segments_grow_and_shrink_between_sleeps() {
 
 #[test]
 fn a_handle_lives_while_it_is_referenced_or_mapped() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.makes(0, 2 * MIB);
     let bare = program.number("info") - 2 * MIB;
     program.does("write 0 9");
@@ -93,8 +90,7 @@ fn a_handle_lives_while_it_is_referenced_or_mapped() {
 
 #[test]
 fn a_handle_in_two_places_and_one_in_none_keep_their_bytes() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.makes(0, 4 * MIB);
     program.does(&format!("reserve 1 {}; map 1 0; grant 1 1; write 0 8", 4 * MIB));
     program.makes(2, 2 * MIB);
@@ -112,8 +108,7 @@ fn a_handle_in_two_places_and_one_in_none_keep_their_bytes() {
 
 #[test]
 fn the_rules_of_the_driver_hold_asleep() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.makes(0, 4 * MIB);
     program.does("write 0 8");
     slept(&program);
@@ -130,8 +125,7 @@ fn the_rules_of_the_driver_hold_asleep() {
 
 #[test]
 fn memory_keeps_the_properties_that_it_was_made_with() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     let bare = program.number("info");
     // A file descriptor may be asked for, and another process's network card.
     program.does(&format!("create 0 {0} 1 0; create 1 {0} 0 256", 2 * MIB));
@@ -152,8 +146,7 @@ fn memory_keeps_the_properties_that_it_was_made_with() {
 
 #[test]
 fn memory_that_is_compressed_stays_and_is_named() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.does(&format!("create 0 {} 0 1", 2 * MIB));
     let staying = program.status().staying;
     assert_eq!((staying[0].count, staying[0].bytes), (1, Bytes::mib(2)), "{staying:?}");
@@ -163,8 +156,7 @@ fn memory_that_is_compressed_stays_and_is_named() {
 
 #[test]
 fn a_release_that_needs_nothing_leaves_it_mapped() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.makes(0, 4 * MIB);
     program.does("write 0 8");
     let Answer::Released { .. } = program.ask(Ask::Release { to: Some(Bytes::gib(1)) }) else {
@@ -177,8 +169,7 @@ fn a_release_that_needs_nothing_leaves_it_mapped() {
 #[test]
 fn a_destroyed_context_leaves_handles_that_can_be_given_back() {
     for is_asleep in [false, true] {
-        let world = World::new();
-        let mut program = world.start(Route::Dlsym);
+        let mut program = Program::start(Route::Dlsym);
         program.makes(0, 4 * MIB);
         program.does(&format!("write 0 8; create 1 {}", 2 * MIB));
         if is_asleep {
@@ -223,8 +214,7 @@ fn a_wake_without_room_leaves_it_asleep_and_whole() {
 
 #[test]
 fn a_forked_child_and_a_second_context_do_no_harm() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.makes(0, 4 * MIB);
     program.does("write 0 8; second");
     program.makes(1, 2 * MIB);
@@ -240,8 +230,7 @@ fn a_forked_child_and_a_second_context_do_no_harm() {
 
 #[test]
 fn a_graph_that_uses_it_runs_after_a_sleep() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.makes(0, 4 * MIB);
     program.does("capture 0");
     // Segments grow and shrink during a capture, too.
@@ -253,8 +242,7 @@ fn a_graph_that_uses_it_runs_after_a_sleep() {
 
 #[test]
 fn memory_that_was_never_written_needs_no_memory_of_the_host() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.makes(0, 64 * MIB);
     program.does("zero 0");
     let Answer::Slept { receipts } = sleep(&program) else { panic!() };
@@ -266,8 +254,7 @@ fn memory_that_was_never_written_needs_no_memory_of_the_host() {
 
 #[test]
 fn its_number_stays_the_same() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.makes(0, 2 * MIB);
     program.makes(1, 2 * MIB);
     let numbers = [0, 1].map(|block| program.number(&format!("attribute {block} 7")));
@@ -283,8 +270,7 @@ fn its_number_stays_the_same() {
 
 #[test]
 fn plain_memory_has_no_handle_and_asking_for_it_does_no_harm() {
-    let world = World::new();
-    let mut program = world.start(Route::Dlsym);
+    let mut program = Program::start(Route::Dlsym);
     program.does("alloc 0 4194304; reserve 1 4194304");
     assert_eq!(program.text("retain 0 0"), "error 1");
     assert_eq!(program.text("retain 1 0"), "error 1");
