@@ -444,13 +444,7 @@ mod tests {
 
     // Blocks of this size lie at odd MiB, so that two of them share a page.
     fn block(pool: &Pool, tag: Tag, byte: u8) -> Address {
-        let size = Bytes::mib(5);
-        let address = pool.alloc(size, STREAM, tag).unwrap();
-        let (reservation, offset) = pool.place_of(address).unwrap();
-        let stream = pool.device().stream().unwrap();
-        stream.fill((&reservation, offset), byte, size).unwrap();
-        stream.synchronize().unwrap();
-        address
+        filled(pool, tag, byte).into_address()
     }
 
     fn assert_is_full_of(byte: u8, pool: &Pool, block: Address) {

@@ -8,9 +8,12 @@ use std::{ptr, thread};
 
 use lowtide_device::{
     Address, Backend, BackendStream, Bytes, Device, DeviceId, DeviceInfo, DeviceKind, Handle,
-    HostOptions, Source, Usage,
+    Source, Usage,
 };
-use lowtide_pool::{Error, Fence, Limit, Pool, Result, Scope, SleepPolicy, StreamId, Tag};
+use lowtide_pool::{Error, Limit, Pool, Result, Scope, SleepPolicy, StreamId, Tag};
+
+use crate::pool::Says;
+use crate::written::host;
 
 const STREAM: StreamId = StreamId(0);
 const TOTAL: Bytes = Bytes::mib(64);
@@ -238,37 +241,26 @@ fn whoever_waits_is_told_that_the_pool_broke() {
     }
 }
 
-fn host() -> Device {
-    Device::host(HostOptions { budget: Some(Bytes::mib(32)), small_pages: true }).unwrap()
-}
-
 #[test]
 fn a_callback_that_panics_breaks_nothing() {
-    struct Panics(AtomicBool);
-    impl Fence for Panics {
-        fn has_passed(&self, _stream: StreamId) -> bool {
-            assert!(!self.0.load(SeqCst), "the fence panics");
-            true
-        }
-        fn wait(&self, _stream: StreamId) -> lowtide_device::Result<()> {
-            assert!(!self.0.load(SeqCst), "the fence panics");
-            Ok(())
-        }
-    }
-    let device = host();
-    let fence = Arc::new(Panics(AtomicBool::new(false)));
-    let pool = Pool::builder(&device).fence(Arc::clone(&fence) as _).build().unwrap();
+    let (device, is_bad) = (host(Bytes::mib(32)), Arc::new(AtomicBool::new(false)));
+    let asked = Arc::clone(&is_bad);
+    let fence = Says(move || {
+        assert!(!asked.load(SeqCst), "the fence panics");
+        true
+    });
+    let pool = Pool::builder(&device).fence(Arc::new(fence)).build().unwrap();
     let block = pool.block(Bytes::mib(8)).unwrap();
     block.fill(7).unwrap();
     drop(pool.block(Bytes::mib(6)).unwrap());
     let subscription = pool.on_pressure(|_| panic!("the callback panics"));
     let panics = |work: &dyn Fn() -> Result<()>| catch_unwind(AssertUnwindSafe(work)).is_err();
-    fence.0.store(true, SeqCst);
+    is_bad.store(true, SeqCst);
     assert!(panics(&|| pool.sleep(Scope::Whole).map(drop)), "the fence, in a sleep");
     assert!(panics(&|| block.fill(9)), "the fence, before a block is written");
     pool.trim(Bytes::ZERO).unwrap();
     assert!(pool.counts().cached() >= Bytes::mib(6), "a panic is no sign that a stream has passed");
-    fence.0.store(false, SeqCst);
+    is_bad.store(false, SeqCst);
     assert!(panics(&|| pool.block(Bytes::mib(30)).map(drop)), "pressure");
     assert!(panics(&|| pool.trim_while(Bytes::ZERO, || panic!("go on?")).map(drop)));
     let stops = pool.sleep_within(Scope::Whole, Limit::new(&|| panic!("go on?")));

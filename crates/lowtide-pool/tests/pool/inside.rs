@@ -7,10 +7,11 @@ use std::thread;
 
 use lowtide_device::Bytes;
 use lowtide_pool::{
-    Block, Error, Fence, Limit, Phase, Policy, Pool, PressureAnswer, Result, Scope, SleepPolicy,
-    StreamId, Tag,
+    Block, Error, Limit, Phase, Policy, Pool, PressureAnswer, Result, Scope, SleepPolicy, StreamId,
+    Tag,
 };
 
+use crate::pool::Says;
 use crate::written::{STREAM, Written, check, check_whole, host, pool_on, wake_whole};
 
 /// A fence that uses its own pool whenever it is asked.
@@ -43,22 +44,15 @@ impl Meddles {
     }
 }
 
-impl Fence for Meddles {
-    fn has_passed(&self, _stream: StreamId) -> bool {
-        self.meddle();
-        true
-    }
-
-    fn wait(&self, _stream: StreamId) -> lowtide_device::Result<()> {
-        self.meddle();
-        Ok(())
-    }
-}
-
 #[test]
 fn a_fence_that_uses_its_pool_is_refused_by_name() {
     let (device, fence) = (host(Bytes::mib(32)), Arc::new(Meddles::default()));
-    let pool = Pool::builder(&device).fence(Arc::clone(&fence) as _).build().unwrap();
+    let asked = Arc::clone(&fence);
+    let asks = Says(move || {
+        asked.meddle();
+        true
+    });
+    let pool = Pool::builder(&device).fence(Arc::new(asks)).build().unwrap();
     let block = Arc::new(pool.block(Bytes::mib(4)).unwrap());
     block.fill(7).unwrap();
     assert!(fence.block.set(Arc::clone(&block)).is_ok() && fence.pool.set(pool.clone()).is_ok());

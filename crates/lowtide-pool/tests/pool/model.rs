@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use crate::game::{ByHand, Game, Ground, any_size};
-use lowtide_device::{Bytes, Device, HostOptions};
+use crate::written::host;
+use lowtide_device::{Bytes, Device};
 use lowtide_pool::{Fence, Pool, StreamId, Tag};
 use lowtide_testing::{Dice, is_long_run, share};
 
@@ -27,8 +28,7 @@ fn a_million_operations_on_books() {
 #[test]
 fn real_pages_keep_their_bytes() {
     for (seed, fenced) in [(5, false), (6, true)] {
-        let options = HostOptions { budget: Some(Bytes::mib(96)), small_pages: true };
-        let device = Device::host(options).unwrap();
+        let device = host(Bytes::mib(96));
         let mut game = Game::new(&device, seed, fenced, Ground::Bytes);
         for _ in share(0..10_000) {
             game.step(40, 16 << 20);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::thread;
 
-use lowtide_device::{Address, Bytes, Device, HostOptions};
+use lowtide_device::{Address, Bytes, Device};
 use lowtide_pool::trace::{self, Event};
 use lowtide_pool::{
     Error, Fence, Phase, Policy, Pool, PoolSnapshot, Scope, SleepPolicy, StreamId, Tag, replay,
@@ -16,6 +16,7 @@ use lowtide_testing::Dice;
 use serde_json::Value;
 
 use crate::game::grain;
+use crate::written::host;
 
 const STREAM: StreamId = StreamId(0);
 
@@ -29,15 +30,16 @@ fn in_use(device: &Device) -> Bytes {
     device.usage().unwrap().in_use()
 }
 
-/// Streams that are done with everything at once.
-pub(crate) struct Passed;
+/// Streams that are done when a function says so. It is called for a wait, too, which takes no time.
+pub(crate) struct Says<F>(pub(crate) F);
 
-impl Fence for Passed {
+impl<F: Fn() -> bool + Send + Sync> Fence for Says<F> {
     fn has_passed(&self, _stream: StreamId) -> bool {
-        true
+        (self.0)()
     }
 
     fn wait(&self, _stream: StreamId) -> lowtide_device::Result<()> {
+        (self.0)();
         Ok(())
     }
 }
@@ -62,17 +64,8 @@ fn a_block_frees_itself_unless_it_is_left_to_somebody_else() {
 
 #[test]
 fn a_block_is_freed_on_the_stream_that_used_it_last() {
-    struct Never;
-    impl Fence for Never {
-        fn has_passed(&self, _stream: StreamId) -> bool {
-            false
-        }
-        fn wait(&self, _stream: StreamId) -> lowtide_device::Result<()> {
-            Ok(())
-        }
-    }
     let (device, _) = Device::dry_run(Bytes::mib(64));
-    let pool = Pool::builder(&device).fence(Arc::new(Never)).build().unwrap();
+    let pool = Pool::builder(&device).fence(Arc::new(Says(|| false))).build().unwrap();
     let (first, last) = (StreamId(1), StreamId(2));
     let mut block = pool.block_on(Bytes::mib(4), first, Tag::default()).unwrap();
     block.set_stream(last);
@@ -381,7 +374,7 @@ fn threads_record_in_an_order_that_can_be_read() {
 #[test]
 fn a_program_may_make_new_streams_for_ever() {
     let (device, _) = Device::dry_run(Bytes::mib(256));
-    let pool = Pool::builder(&device).fence(Arc::new(Passed)).build().unwrap();
+    let pool = Pool::builder(&device).fence(Arc::new(Says(|| true))).build().unwrap();
     let sizes = [Bytes(100), Bytes::kib(300), Bytes::mib(5)];
     let mut after_some = Bytes::ZERO;
     for stream in 0..20_000 {
@@ -407,8 +400,7 @@ fn a_program_may_make_new_streams_for_ever() {
 
 /// Blocks in several tags, of which some sleep.
 fn some_pool(fence: Option<Arc<dyn Fence>>) -> (Device, Pool, [Tag; 3]) {
-    let options = HostOptions { budget: Some(Bytes::mib(64)), small_pages: true };
-    let device = Device::host(options).unwrap();
+    let device = host(Bytes::mib(64));
     let mut builder = Pool::builder(&device);
     if let Some(fence) = fence {
         builder = builder.fence(fence);
@@ -490,24 +482,14 @@ fn the_sums_of_a_snapshot_agree() {
 #[test]
 fn the_sums_of_a_snapshot_agree_in_the_middle_of_a_turn() {
     // A fence is asked during turns, and looks.
-    #[derive(Default)]
-    struct Looks {
-        pool: OnceLock<Pool>,
-        seen: Mutex<Vec<PoolSnapshot>>,
-    }
-    impl Fence for Looks {
-        fn has_passed(&self, _stream: StreamId) -> bool {
-            self.seen.lock().unwrap().extend(self.pool.get().map(Pool::snapshot));
-            true
-        }
-        fn wait(&self, stream: StreamId) -> lowtide_device::Result<()> {
-            self.has_passed(stream);
-            Ok(())
-        }
-    }
-    let looks = Arc::new(Looks::default());
-    let (device, pool, tags) = some_pool(Some(looks.clone()));
-    looks.pool.set(pool.clone()).unwrap();
+    let looks: Arc<(OnceLock<Pool>, Mutex<Vec<PoolSnapshot>>)> = Arc::default();
+    let asked = Arc::clone(&looks);
+    let fence = Says(move || {
+        asked.1.lock().unwrap().extend(asked.0.get().map(Pool::snapshot));
+        true
+    });
+    let (device, pool, tags) = some_pool(Some(Arc::new(fence)));
+    looks.0.set(pool.clone()).unwrap();
     pool.sleep(Scope::Tags(&tags)).unwrap();
     // No room, so that the wake looks for what is cached: that asks the fence.
     let block = pool.alloc(Bytes::mib(4), STREAM, Tag::default()).unwrap();
@@ -520,7 +502,7 @@ fn the_sums_of_a_snapshot_agree_in_the_middle_of_a_turn() {
         let of = |tag: &lowtide_pool::TagSnapshot| tag.phase == Phase::Turning;
         snapshot.tags.iter().filter(|tag| of(tag)).map(|tag| tag.physical_bytes).sum::<Bytes>()
     };
-    let seen = std::mem::take(&mut *looks.seen.lock().unwrap());
+    let seen = std::mem::take(&mut *looks.1.lock().unwrap());
     seen.iter().for_each(assert_adds_up);
     assert!(seen.iter().any(|snapshot| turning(snapshot) > Bytes::ZERO), "none in a sleep");
     let wakes = |snapshot: &&PoolSnapshot| {
