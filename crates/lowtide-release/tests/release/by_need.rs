@@ -4,12 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lowtide_device::{Bytes, Device, HostOptions};
+use lowtide_device::Bytes;
 use lowtide_pool::{Block, Pool};
 use lowtide_release::{
     Allocator, AllocatorCounts, Failure, Hook, HookPoint, Ladder, LedgerLine, ManualClock, Receipt,
     Releaser, Request, RungOutcome, Stages, Verdict,
 };
+
+use crate::world::host;
 
 /// A pool that counts what it hands out, as a framework's allocator does.
 #[derive(Clone)]
@@ -53,8 +55,7 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let options = HostOptions { budget: Some(Bytes::mib(64)), small_pages: true };
-        let device = Device::host(options).unwrap();
+        let device = host(64);
         let pool = Pool::new(&device).unwrap();
         let clock = ManualClock::default();
         let releaser = Releaser::new(&device, Arc::new(clock.clone()));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use lowtide_device::{Bytes, Device, DeviceId, HostOptions, Source, Usage};
+use lowtide_device::{Bytes, DeviceId, Source, Usage};
 use lowtide_pool::Pool;
 use lowtide_release::{
     Allocator, AllocatorCounts, Climb, Climbed, Clock, Expectation, Failure, Gauge, Hook,
@@ -15,58 +15,38 @@ use lowtide_release::{
     rungs,
 };
 
+use crate::world::World;
+
 /// More calls within one another are without end.
 const WITHOUT_END: usize = 6;
 
 /// The callbacks of a caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Account,
-    Counts,
-    Lines,
-    Trimmable,
-    Trim,
-    Id,
-    Usage,
-    Own,
-    Synchronize,
-    Others,
-    Noise,
-    Grain,
-    Now,
-    Within,
-    Name,
-    GoOn,
-    HookUnless,
-    HookExpect,
-}
-
-const PLACES: [Place; 18] = [
-    Place::Account,
-    Place::Counts,
-    Place::Lines,
-    Place::Trimmable,
-    Place::Trim,
-    Place::Id,
-    Place::Usage,
-    Place::Own,
-    Place::Synchronize,
-    Place::Others,
-    Place::Noise,
-    Place::Grain,
-    Place::Now,
-    Place::Within,
-    Place::Name,
-    Place::GoOn,
-    Place::HookUnless,
-    Place::HookExpect,
+const PLACES: [&str; 18] = [
+    "account",
+    "counts",
+    "lines",
+    "trimmable",
+    "trim",
+    "id",
+    "usage",
+    "own",
+    "synchronize",
+    "others",
+    "noise",
+    "grain",
+    "now",
+    "within",
+    "name",
+    "go on",
+    "hook unless",
+    "hook expect",
 ];
 
 type Comes = Box<dyn Fn() -> Option<Receipt> + Send + Sync>;
 
 /// A caller with code in every place, of which one comes back.
 struct Caller {
-    place: Place,
+    place: &'static str,
     comes_back: OnceLock<Comes>,
     depth: AtomicUsize,
     deepest: AtomicUsize,
@@ -75,7 +55,7 @@ struct Caller {
 }
 
 impl Caller {
-    fn new(place: Place) -> Arc<Caller> {
+    fn new(place: &'static str) -> Arc<Caller> {
         Arc::new(Caller {
             place,
             comes_back: OnceLock::new(),
@@ -86,7 +66,7 @@ impl Caller {
         })
     }
 
-    fn called(&self, place: Place) {
+    fn called(&self, place: &str) {
         let Some(comes_back) = self.comes_back.get().filter(|_| place == self.place) else {
             return;
         };
@@ -102,38 +82,38 @@ impl Caller {
 
 impl Gauge for Caller {
     fn id(&self) -> DeviceId {
-        self.called(Place::Id);
+        self.called("id");
         DeviceId::Host
     }
 
     fn usage(&self) -> lowtide_device::Result<Usage> {
-        self.called(Place::Usage);
+        self.called("usage");
         let (total, free) = (Bytes::mib(9), Bytes::mib(4));
         Ok(Usage { total, free, reserved: Bytes::ZERO, source: Source::Kernel })
     }
 
     fn own(&self) -> Option<Bytes> {
-        self.called(Place::Own);
+        self.called("own");
         Some(Bytes::mib(5))
     }
 
     fn synchronize(&self) -> lowtide_device::Result<()> {
-        self.called(Place::Synchronize);
+        self.called("synchronize");
         Ok(())
     }
 
     fn others(&self) -> Vec<(String, Bytes)> {
-        self.called(Place::Others);
+        self.called("others");
         Vec::new()
     }
 
     fn noise(&self) -> Bytes {
-        self.called(Place::Noise);
+        self.called("noise");
         Bytes::ZERO
     }
 
     fn grain(&self) -> Bytes {
-        self.called(Place::Grain);
+        self.called("grain");
         Bytes(1)
     }
 }
@@ -144,29 +124,29 @@ impl Allocator for Caller {
     }
 
     fn counts(&self) -> AllocatorCounts {
-        self.called(Place::Counts);
+        self.called("counts");
         AllocatorCounts { allocated: Bytes::mib(1), reserved: Bytes::mib(2) }
     }
 
     fn lines(&self) -> Vec<LedgerLine> {
-        self.called(Place::Lines);
+        self.called("lines");
         Vec::new()
     }
 
     fn trimmable(&self) -> Bytes {
-        self.called(Place::Trimmable);
+        self.called("trimmable");
         Bytes::ZERO
     }
 
     fn trim(&self) -> Result<Bytes, Failure> {
-        self.called(Place::Trim);
+        self.called("trim");
         Ok(Bytes::ZERO)
     }
 }
 
 impl Clock for Caller {
     fn now(&self) -> Duration {
-        self.called(Place::Now);
+        self.called("now");
         self.time.now()
     }
 
@@ -175,14 +155,14 @@ impl Clock for Caller {
     }
 
     fn within(&self, limit: Duration, work: Box<dyn FnOnce() + Send>) -> bool {
-        self.called(Place::Within);
+        self.called("within");
         self.time.within(limit, work)
     }
 }
 
 impl Rung for Caller {
     fn name(&self) -> RungName {
-        self.called(Place::Name);
+        self.called("name");
         RungName::Trim
     }
 
@@ -203,23 +183,23 @@ struct House {
 }
 
 impl House {
-    fn new(place: Place) -> House {
+    fn new(place: &'static str) -> House {
         let caller = Caller::new(place);
         let gauge = Some(Arc::clone(&caller) as Arc<dyn Gauge>);
         let releaser = Releaser::with_gauge(gauge, Arc::clone(&caller) as Arc<dyn Clock>);
         let account = Arc::clone(&caller);
         let bytes = move || {
-            account.called(Place::Account);
+            account.called("account");
             Bytes::mib(1)
         };
         let (unless, expect) = (Arc::clone(&caller), Arc::clone(&caller));
         let hook = Hook::new("caches", |_| Ok(Vec::new()))
             .unless(move || {
-                unless.called(Place::HookUnless);
+                unless.called("hook unless");
                 None
             })
             .expecting(move || {
-                expect.called(Place::HookExpect);
+                expect.called("hook expect");
                 None
             });
         let registered = [
@@ -252,7 +232,7 @@ fn release(releaser: &Releaser, caller: &Arc<Caller>) -> Receipt {
     let rung = Arc::clone(caller) as Arc<dyn Rung>;
     let ladder = Ladder::of(vec![Arc::new(rungs::Quiesce), Arc::new(rungs::CACHES), rung]);
     let request = Request::new("outer", ladder).go_on_while(move || {
-        go_on.called(Place::GoOn);
+        go_on.called("go on");
         true
     });
     releaser.release(request)
@@ -297,7 +277,7 @@ fn code_that_is_asked_for_its_number_is_not_asked_again_for_the_numbers_of_all()
         house.assert_ended("numbers");
     }
     // Nor outside of a release.
-    for place in [Place::Account, Place::Counts, Place::Usage] {
+    for place in ["account", "counts", "usage"] {
         let house = House::new(place);
         let releaser = house.releaser.clone();
         let comes: Comes = Box::new(move || {
@@ -329,11 +309,7 @@ fn releasers_that_ask_each_other_for_their_numbers_come_to_an_end() {
 }
 
 fn releaser() -> (Releaser, Pool, ManualClock) {
-    let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
-    let device = Device::host(options).unwrap();
-    let (pool, clock) = (Pool::new(&device).unwrap(), ManualClock::default());
-    let releaser = Releaser::new(&device, Arc::new(clock.clone()));
-    releaser.add_pool(&pool);
+    let World { releaser, pool, clock } = World::new();
     (releaser, pool, clock)
 }
 

@@ -5,35 +5,17 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use lowtide_device::{Bytes, Device, DeviceId, HostOptions, Usage};
-use lowtide_pool::{Block, Phase, Pool, SleepPolicy, Tag};
+use lowtide_device::{Bytes, Device, DeviceId, Usage};
+use lowtide_pool::{Phase, Pool, SleepPolicy, Tag};
 use lowtide_release::{
     Climb, Climbed, Clock, Expectation, Failure, Gauge, Hook, HookPoint, Idle, Idling, Inventory,
     Ladder, LogLevel, ManualClock, Mode, Receipt, Releaser, Request, Rung, RungName, RungOutcome,
     Step, Target, Tick, Verdict, rungs,
 };
 
-struct World {
-    pool: Pool,
-    releaser: Releaser,
-    clock: ManualClock,
-}
+use crate::world::{self, host};
 
-impl World {
-    fn new() -> World {
-        let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
-        let device = Device::host(options).unwrap();
-        let pool = Pool::new(&device).unwrap();
-        let clock = ManualClock::default();
-        let releaser = Releaser::new(&device, Arc::new(clock.clone()));
-        releaser.add_pool(&pool);
-        World { pool, releaser, clock }
-    }
-
-    fn block(&self, mib: u64) -> Block {
-        self.pool.block(Bytes::mib(mib)).unwrap()
-    }
-}
+type World = world::World<ManualClock>;
 
 /// Every receipt that a hook got.
 type Receipts = Arc<Mutex<Vec<Receipt>>>;
@@ -436,8 +418,7 @@ impl Gauge for Leaving {
 
 #[test]
 fn a_release_to_zero_bytes_ends_with_the_suspend_of_this_process() {
-    let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
-    let device = Device::host(options).unwrap();
+    let device = host(32);
     let pool = Pool::new(&device).unwrap();
     let _live = pool.block(Bytes::mib(4)).unwrap();
     let gauge = Arc::new(Leaving { device, is_away: AtomicBool::new(false) });

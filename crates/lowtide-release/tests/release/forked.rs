@@ -8,18 +8,19 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-use lowtide_device::{Bytes, Device, DeviceId, HostOptions, Source, Usage};
+use lowtide_device::{Bytes, DeviceId, Source, Usage};
 use lowtide_release::{
     Clock, Decision, Gate, Gauge, Hook, HookPoint, Idle, Idling, Ladder, ManualClock, Mode, Owned,
     Owners, Pauses, Releaser, Request, RestoreError, Resume, Stages, Step, Target, Tick, Verdict,
 };
 use lowtide_testing::forks::{beside, in_child};
 
+use crate::world::host;
+
 const FORKS: usize = 50;
 
 fn releaser() -> Releaser {
-    let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
-    Releaser::new(&Device::host(options).unwrap(), Arc::new(ManualClock::default()))
+    Releaser::new(&host(32), Arc::new(ManualClock::default()))
 }
 
 /// A gauge and a clock that a child must not ask: a thread of the parent's may have held their locks.

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use lowtide_device::{Bytes, Device, HostOptions};
-use lowtide_pool::{Block, Phase, Pool, Tag};
+use lowtide_device::Bytes;
+use lowtide_pool::{Phase, Tag};
 use lowtide_release::{
     Climb, Climbed, Clock, Expectation, Failure, Hook, HookPoint, Inventory, Ladder, ManualClock,
-    Mode, Pauses, Receipt, Releaser, Request, Rung, RungName, RungOutcome, Step, Verdict, rungs,
+    Mode, Pauses, Receipt, Request, Rung, RungName, RungOutcome, Step, Verdict, rungs,
 };
 
 /// A clock that runs parts on threads of their own and moves only when it is told to. A part exceeds
@@ -58,27 +58,9 @@ impl Clock for ThreadClock {
     }
 }
 
-struct World {
-    pool: Pool,
-    releaser: Releaser,
-    clock: ThreadClock,
-}
+type World = crate::world::World<ThreadClock>;
 
 impl World {
-    fn new() -> World {
-        let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
-        let device = Device::host(options).unwrap();
-        let pool = Pool::new(&device).unwrap();
-        let clock = ThreadClock::default();
-        let releaser = Releaser::new(&device, Arc::new(clock.clone()));
-        releaser.add_pool(&pool);
-        World { pool, releaser, clock }
-    }
-
-    fn block(&self, mib: u64) -> Block {
-        self.pool.block(Bytes::mib(mib)).unwrap()
-    }
-
     fn climb(&self, rung: &Arc<Hangs>) -> Receipt {
         let ladder = Ladder::of(vec![Arc::clone(rung) as Arc<dyn Rung>, Arc::new(rungs::Trim)]);
         self.releaser.release(Request::new("climbs", ladder).alone())

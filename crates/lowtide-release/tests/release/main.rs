@@ -10,3 +10,4 @@ mod idle;
 mod left_behind;
 mod owners;
 mod receipt;
+mod world;

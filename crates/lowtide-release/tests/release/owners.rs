@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use lowtide_device::{Bytes, Device, HostOptions};
+use lowtide_device::{Bytes, Device};
 use lowtide_pool::{Block, Pool};
 use lowtide_release::{
     Cycle, DropOutcome, Dropped, HeldPath, Holder, Lent, Owned, Owners, Paths, Shutdown,
@@ -312,8 +312,7 @@ struct Wrapper {
 }
 
 fn host() -> (Device, Pool) {
-    let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
-    let device = Device::host(options).unwrap();
+    let device = crate::world::host(32);
     let pool = Pool::new(&device).unwrap();
     (device, pool)
 }

@@ -1,19 +1,15 @@
 //! What people and programs read of a release.
 
-use std::sync::Arc;
-
-use lowtide_device::{Bytes, Device, HostOptions};
+use lowtide_device::Bytes;
 use lowtide_pool::Pool;
 use lowtide_release::{Ladder, ManualClock, Receipt, Releaser, Request, Target, Verdict};
+
+use crate::world::World;
 
 const SCHEMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schemas/receipt.json");
 
 fn world() -> (Pool, Releaser) {
-    let options = HostOptions { budget: Some(Bytes::mib(32)), small_pages: true };
-    let device = Device::host(options).unwrap();
-    let pool = Pool::new(&device).unwrap();
-    let releaser = Releaser::new(&device, Arc::new(ManualClock::default()));
-    releaser.add_pool(&pool);
+    let World { pool, releaser, .. } = World::<ManualClock>::new();
     (pool, releaser)
 }
 

@@ -13,7 +13,7 @@ use crate::idle::{Decision, Idle, IdleOptions};
 use crate::models;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use loom::thread;
+use loom::thread::{self, JoinHandle};
 
 pub(crate) const MODELS: &[(&str, fn())] = models![
     r37_nothing_passes_while_the_gate_is_closed,
@@ -96,14 +96,45 @@ fn work(gate: &Gate, memory: &Memory) {
     }
 }
 
+/// Runs every interleaving of a gate's users. The gate is quiet afterwards.
+fn gate_model(
+    preemptions: Option<usize>,
+    body: impl Fn(&Gate, &Arc<Memory>) + Sync + Send + 'static,
+) {
+    check(preemptions, move || {
+        let (gate, memory) = (Gate::new(), Arc::new(Memory::default()));
+        body(&gate, &memory);
+        assert_eq!(gate.state(), QUIET);
+    });
+}
+
+/// Starts a thread that uses the same gate and memory.
+fn beside<R: 'static>(
+    gate: &Gate,
+    memory: &Arc<Memory>,
+    work: impl FnOnce(&Gate, &Memory) -> R + 'static,
+) -> JoinHandle<R> {
+    let (gate, memory) = (gate.clone(), memory.clone());
+    thread::spawn(move || work(&gate, &memory))
+}
+
+fn join<const N: usize>(threads: [JoinHandle<()>; N]) {
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+fn close(gate: &Gate, memory: &Memory, mode: Mode) {
+    let closed = gate.close(mode);
+    memory.touch();
+    assert_eq!(closed.mode(), mode);
+    closed.open();
+}
+
 fn r37_nothing_passes_while_the_gate_is_closed() {
     for mode in MODES {
-        check(None, move || {
-            let (gate, memory) = (Gate::new(), Arc::new(Memory::default()));
-            let worker = {
-                let (gate, memory) = (gate.clone(), memory.clone());
-                thread::spawn(move || work(&gate, &memory))
-            };
+        gate_model(None, move |gate, memory| {
+            let worker = beside(gate, memory, work);
             let closed = gate.close(mode);
             memory.touch();
             assert!(closed.parked() <= usize::from(mode == Mode::InPlace));
@@ -111,77 +142,55 @@ fn r37_nothing_passes_while_the_gate_is_closed() {
             memory.touch();
             closed.open();
             worker.join().unwrap();
-            assert_eq!(gate.state(), QUIET);
         });
     }
 }
 
 fn two_workers_stop_for_one_closer_and_both_go_on() {
     for mode in MODES {
-        check(Some(few()), move || {
-            let gate = Gate::new();
+        gate_model(Some(few()), move |gate, _| {
             // A memory each: they need not stay away from each other.
             let memories = [(); 2].map(|()| Arc::new(Memory::default()));
-            let workers = memories.clone().map(|memory| {
-                let gate = gate.clone();
-                thread::spawn(move || work(&gate, &memory))
-            });
+            let workers = memories.clone().map(|memory| beside(gate, &memory, work));
             let closed = gate.close(mode);
             for memory in &memories {
                 memory.touch();
             }
             closed.open();
-            for worker in workers {
-                worker.join().unwrap();
-            }
-            assert_eq!(gate.state(), QUIET);
+            join(workers);
         });
     }
 }
 
 fn who_closes_without_waiting_or_for_a_while_has_it_alone_or_leaves_no_trace() {
-    for mode in MODES {
-        for wait in [false, true] {
-            check(None, move || {
-                let (gate, memory) = (Gate::new(), Arc::new(Memory::default()));
-                let worker = {
-                    let (gate, memory) = (gate.clone(), memory.clone());
-                    thread::spawn(move || work(&gate, &memory))
-                };
-                let closed = if wait {
-                    gate.close_within(mode, &Looks::default(), Duration::from_millis(2))
-                } else {
-                    gate.try_close(mode)
-                };
-                match closed {
-                    Ok(closed) => {
-                        memory.touch();
-                        closed.open();
-                    }
-                    Err(busy) => {
-                        assert_eq!((busy.active, busy.closing), (1, false));
-                        assert!(gate.state().open);
-                    }
+    for (mode, wait) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+        gate_model(None, move |gate, memory| {
+            let worker = beside(gate, memory, work);
+            let closed = if wait {
+                gate.close_within(mode, &Looks::default(), Duration::from_millis(2))
+            } else {
+                gate.try_close(mode)
+            };
+            match closed {
+                Ok(closed) => {
+                    memory.touch();
+                    closed.open();
                 }
-                worker.join().unwrap();
-                assert_eq!(gate.state(), QUIET);
-            });
-        }
+                Err(busy) => {
+                    assert_eq!((busy.active, busy.closing), (1, false));
+                    assert!(gate.state().open);
+                }
+            }
+            worker.join().unwrap();
+        });
     }
 }
 
 fn whoever_is_parked_or_held_goes_on_after_the_open_even_if_it_closes_again() {
-    check(Some(few()), || {
-        let gate = Gate::new();
-        let pass = gate.enter().into_owned();
-        let parks = thread::spawn(move || {
-            let mut pass = pass;
-            pass.checkpoint()
-        });
-        let enters = {
-            let gate = gate.clone();
-            thread::spawn(move || drop(gate.enter()))
-        };
+    gate_model(Some(few()), |gate, memory| {
+        let mut pass = gate.enter().into_owned();
+        let parks = thread::spawn(move || pass.checkpoint());
+        let enters = beside(gate, memory, |gate, _| drop(gate.enter()));
         gate.close(Mode::InPlace).open();
         // Nobody who was held before is still held behind this one.
         let closed = gate.close(Mode::Abort);
@@ -189,93 +198,56 @@ fn whoever_is_parked_or_held_goes_on_after_the_open_even_if_it_closes_again() {
         closed.open();
         assert!(matches!(parks.join().unwrap(), Step::Go | Step::Abort));
         enters.join().unwrap();
-        assert_eq!(gate.state(), QUIET);
     });
 }
 
 fn two_closers_take_turns_and_work_goes_between() {
     for mode in [Mode::Retract, Mode::InPlace] {
-        check(Some(few()), move || {
-            let (gate, memory) = (Gate::new(), Arc::new(Memory::default()));
-            let others = [true, false].map(|closes| {
-                let (gate, memory) = (gate.clone(), memory.clone());
-                thread::spawn(move || {
-                    if closes {
-                        let closed = gate.close(Mode::InPlace);
-                        memory.touch();
-                        closed.open();
-                    } else {
-                        work(&gate, &memory);
-                    }
-                })
-            });
-            let closed = gate.close(mode);
-            memory.touch();
-            assert_eq!(closed.mode(), mode);
-            closed.open();
-            for other in others {
-                other.join().unwrap();
-            }
-            assert_eq!(gate.state(), QUIET);
+        gate_model(Some(few()), move |gate, memory| {
+            let closer = |gate: &Gate, memory: &Memory| close(gate, memory, Mode::InPlace);
+            let others = [beside(gate, memory, closer), beside(gate, memory, work)];
+            close(gate, memory, mode);
+            join(others);
         });
     }
 }
 
 fn closers_stay_out_of_each_others_way() {
-    check(Some(few()), || {
-        let (gate, memory) = (Gate::new(), Arc::new(Memory::default()));
-        let others = [Mode::Abort, Mode::InPlace].map(|mode| {
-            let (gate, memory) = (gate.clone(), memory.clone());
-            thread::spawn(move || {
-                let closed = gate.close(mode);
-                memory.touch();
-                closed.open();
-            })
-        });
-        let closed = gate.close(Mode::Retract);
-        memory.touch();
-        assert_eq!(closed.mode(), Mode::Retract);
-        closed.open();
-        for other in others {
-            other.join().unwrap();
-        }
-        assert_eq!(gate.state(), QUIET);
+    gate_model(Some(few()), |gate, memory| {
+        let others = [Mode::Abort, Mode::InPlace]
+            .map(|mode| beside(gate, memory, move |gate, memory| close(gate, memory, mode)));
+        close(gate, memory, Mode::Retract);
+        join(others);
     });
 }
 
 fn a_pass_within_a_pass_never_waits_for_its_own_gate() {
     for mode in MODES {
-        check(None, move || {
-            let (gate, memory) = (Gate::new(), Arc::new(Memory::default()));
-            let worker = {
-                let (gate, memory) = (gate.clone(), memory.clone());
-                thread::spawn(move || {
-                    let outer = gate.enter();
-                    let mut inner = gate.enter_within(&outer);
-                    let _told = inner.checkpoint();
-                    drop(outer);
-                    memory.touch();
-                })
-            };
+        gate_model(None, move |gate, memory| {
+            let worker = beside(gate, memory, |gate, memory| {
+                let outer = gate.enter();
+                let mut inner = gate.enter_within(&outer);
+                let _told = inner.checkpoint();
+                drop(outer);
+                memory.touch();
+            });
             let closed = gate.close(mode);
             memory.touch();
             assert_eq!((closed.parked(), gate.state().active), (0, 0));
             closed.open();
             worker.join().unwrap();
-            assert_eq!(gate.state(), QUIET);
         });
     }
 }
 
 fn work_finds_memory_awake_and_one_wakes_it_for_all() {
-    check(Some(few()), || {
-        let gate = Gate::new();
+    gate_model(Some(few()), |gate, memory| {
         // Loads and stores without ordering; the gate has to order them.
         let is_awake = Arc::new(AtomicBool::new(true));
         let wakes = Arc::new(AtomicUsize::new(0));
         let workers = [(); 2].map(|()| {
-            let (gate, is_awake, wakes) = (gate.clone(), is_awake.clone(), wakes.clone());
-            thread::spawn(move || {
+            let (is_awake, wakes) = (is_awake.clone(), wakes.clone());
+            beside(gate, memory, move |gate, _| {
                 let wake = || {
                     wakes.fetch_add(1, Relaxed);
                     is_awake.store(true, Relaxed);
@@ -290,22 +262,16 @@ fn work_finds_memory_awake_and_one_wakes_it_for_all() {
         closed.mark_asleep();
         is_awake.store(false, Relaxed);
         closed.open();
-        for worker in workers {
-            worker.join().unwrap();
-        }
+        join(workers);
         assert!(wakes.load(Relaxed) <= 1, "woken twice");
-        assert_eq!(gate.state(), QUIET);
     });
 }
 
 fn memory_that_could_not_be_woken_is_woken_by_the_next() {
-    check(None, || {
-        let (gate, wakes) = (Gate::new(), Arc::new(AtomicUsize::new(0)));
+    gate_model(None, |gate, memory| {
+        let wakes = AtomicUsize::new(0);
         gate.close(Mode::Drain).mark_asleep();
-        let fails = {
-            let gate = gate.clone();
-            thread::spawn(move || gate.enter_awake(|| Err(())).is_err())
-        };
+        let fails = beside(gate, memory, |gate, _| gate.enter_awake(|| Err(())).is_err());
         let wakes_it = || {
             wakes.fetch_add(1, Relaxed);
             Ok::<(), ()>(())
@@ -313,13 +279,18 @@ fn memory_that_could_not_be_woken_is_woken_by_the_next() {
         drop(gate.enter_awake(wakes_it).unwrap());
         fails.join().unwrap();
         assert_eq!(wakes.load(Relaxed), 1);
-        assert_eq!(gate.state(), QUIET);
     });
 }
 
 fn idle() -> Idle {
     let options = IdleOptions { enabled: true, after: Duration::ZERO, ..IdleOptions::default() };
     Idle::new(options, std::sync::Arc::new(Looks::default()))
+}
+
+/// Starts a thread that uses the same policy.
+fn with_idle<R: 'static>(idle: &Idle, work: impl FnOnce(&Idle) -> R + 'static) -> JoinHandle<R> {
+    let idle = idle.clone();
+    thread::spawn(move || work(&idle))
 }
 
 fn r26_no_ticket_is_given_while_a_task_is_active() {
@@ -383,21 +354,15 @@ fn a_task_that_finished_is_never_forgotten() {
     check(None, || {
         let idle = idle();
         drop(idle.task());
-        let worker = {
-            let idle = idle.clone();
-            thread::spawn(move || drop(idle.task()))
-        };
-        let releases = {
-            let idle = idle.clone();
-            thread::spawn(move || match idle.due(|| true) {
-                Decision::Release(ticket) => {
-                    let stale = ticket.is_stale();
-                    ticket.done();
-                    Some(stale)
-                }
-                _ => None,
-            })
-        };
+        let worker = with_idle(&idle, |idle| drop(idle.task()));
+        let releases = with_idle(&idle, |idle| match idle.due(|| true) {
+            Decision::Release(ticket) => {
+                let stale = ticket.is_stale();
+                ticket.done();
+                Some(stale)
+            }
+            _ => None,
+        });
         worker.join().unwrap();
         let released = releases.join().unwrap();
         // Due again unless the release came after both.
@@ -410,10 +375,7 @@ fn a_ticket_that_is_put_back_loses_no_task() {
     check(None, || {
         let idle = idle();
         drop(idle.task());
-        let worker = {
-            let idle = idle.clone();
-            thread::spawn(move || drop(idle.task()))
-        };
+        let worker = with_idle(&idle, |idle| drop(idle.task()));
         if let Decision::Release(ticket) = idle.due(|| true) {
             ticket.put_back();
         }

@@ -296,6 +296,13 @@ impl Copying {
         assert!(self.arrived.iter().all(|count| count.load(Relaxed) == 1));
         assert_eq!(self.queue.arrived_bytes(), self.arrived.len() as u64);
     }
+
+    fn assert_failed(&self, threads: Vec<thread::JoinHandle<()>>) {
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert!(self.queue.end().1.is_err());
+    }
 }
 
 fn refusal() -> Error {
@@ -421,10 +428,7 @@ fn a_refusal_of_one_engine_ends_the_other() {
         let copying = Copying::new(Direction::In, 2, 1, Some(1));
         let threads = copying.spawn_engines(2, 1);
         copying.queue.add(two_pieces());
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        assert!(copying.queue.end().1.is_err());
+        copying.assert_failed(threads);
     });
 }
 
@@ -449,10 +453,7 @@ fn a_refusal_ends_every_thread_whoever_waits_for_what() {
                 copying.queue.add(pieces());
                 assert!(!copying.wait(), "one of them never arrives");
                 copying.queue.close();
-                for thread in threads {
-                    thread.join().unwrap();
-                }
-                assert!(copying.queue.end().1.is_err());
+                copying.assert_failed(threads);
             });
         }
     }
@@ -467,10 +468,7 @@ fn a_caller_that_stops_ends_every_thread() {
             // The fourth never comes.
             copying.queue.end_if_failed(Err(refusal()));
             assert!(!copying.wait());
-            for thread in threads {
-                thread.join().unwrap();
-            }
-            assert!(copying.queue.end().1.is_err());
+            copying.assert_failed(threads);
         });
     }
 }
