@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lowtide._why.naming.code import joined
 from lowtide._why.naming.path import NamedPath
 from lowtide._why.references.readers import references
 
@@ -24,7 +25,7 @@ def path_verb(root: Any, objects: Any, last: Any = None) -> str | None:
     if statement is None:
         return None
     imports = statement.imports - {"sys"}
-    return statement._replace(imports=imports).code().replace("sys.modules['shop']", "shop")
+    return joined([statement._replace(imports=imports)]).replace("sys.modules['shop']", "shop")
 
 
 def path_by_hand(root: Any, objects: Any, last: Any = None) -> str:

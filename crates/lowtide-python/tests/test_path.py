@@ -14,6 +14,7 @@ from typing import Any
 import names
 import pytest
 from lowtide._why.naming import edges, path, words
+from lowtide._why.naming.code import joined
 from lowtide._why.naming.words import Root
 from lowtide._why.references import suspended
 
@@ -78,7 +79,7 @@ def test_main_has_no_name() -> None:
         assert path_text(root, objects[:3]) == "lowtide_runner"
         assert path_verb(root, objects[:3]) == "del sys.modules['__main__'].lowtide_runner"
         named = path.NamedPath(root, objects[:3], scope=vars(main))
-        assert named.statement().code() == "del lowtide_runner"
+        assert joined([named.statement()]) == "del lowtide_runner"
     finally:
         del main.lowtide_runner  # type: ignore[attr-defined]
 

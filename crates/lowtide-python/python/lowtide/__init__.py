@@ -48,7 +48,7 @@ from ._native import (
 )
 from ._release.release import empty_device_cache, release, restore, shutdown
 from ._release.testing import assert_released
-from ._runtime.exit import has_exit_begun
+from ._runtime import has_exit_begun
 from ._stages.contract import Releasable, after_inference, releases, tasks
 from ._stages.stage import Stage, Stages, stage
 
@@ -57,8 +57,7 @@ if TYPE_CHECKING:
     from ._adopt import Adopted, adopt
     from ._release.plan import Audit, audit
     from ._rungs.registry import register_cache, register_model, register_session
-    from ._sleep.agent import sleep, status, suspend, wake
-    from ._sleep.ahead import Ahead, ahead
+    from ._sleep.sleep import Ahead, ahead, sleep, status, suspend, wake
     from ._sleep.tag import Tag, discard, tag, tags
     from ._why.answer import Answer
     from ._why.why import why
@@ -132,8 +131,7 @@ _LAZY = {
         "_adopt": ("Adopted", "adopt"),
         "_release.plan": ("Audit", "audit"),
         "_rungs.registry": ("register_cache", "register_model", "register_session"),
-        "_sleep.agent": ("sleep", "status", "suspend", "wake"),
-        "_sleep.ahead": ("Ahead", "ahead"),
+        "_sleep.sleep": ("Ahead", "ahead", "sleep", "status", "suspend", "wake"),
         "_sleep.tag": ("Tag", "discard", "tag", "tags"),
         "_why.answer": ("Answer",),
         "_why.why": ("why",),

@@ -14,7 +14,7 @@ def empty_cuda_cache() -> None:
 
         empty_device_cache()
     except Exception as failure:  # noqa: BLE001  A clean-up must not break the program.
-        from ._runtime.exit import has_exit_begun
+        from ._runtime import has_exit_begun
 
         if not has_exit_begun():
             from ._runtime.log import logger

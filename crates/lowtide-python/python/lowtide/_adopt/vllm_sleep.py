@@ -11,7 +11,7 @@ from vllm.device_allocator.sleep_mode_backend import (  # type: ignore[import-no
 
 from .._runtime.log import logger
 from .._runtime.torch import torch
-from .._sleep.agent import sleep, wake
+from .._sleep.sleep import sleep, wake
 from .._sleep.tag import discard, tags
 from .vllm import METHOD, POLICIES, owns_memory
 

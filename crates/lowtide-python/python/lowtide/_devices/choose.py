@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from .._runtime.exit import has_exit_begun
+from .._runtime import has_exit_begun
 from .._runtime.torch import Torch, absent, torch
 from .accelerator import AcceleratorDevice, current_index, current_kind, device_count
 from .device import Device

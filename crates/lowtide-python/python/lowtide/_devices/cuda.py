@@ -68,9 +68,6 @@ class CudaDevice(Device):
                 self._uuid = str(module.cuda._raw_device_uuid_nvml()[position])
         return self._uuid
 
-    def _nvml(self) -> NvmlUsage:
-        return nvml_usage(self.uuid())
-
     def usage(self) -> Usage:
         try:
             return nvml_memory(self.uuid())
@@ -86,7 +83,7 @@ class CudaDevice(Device):
 
     def own(self) -> int | None:
         try:
-            nvml = self._nvml()
+            nvml = nvml_usage(self.uuid())
         except NVML_ERRORS:
             return None
         self._listed = (time.monotonic(), nvml)
@@ -103,7 +100,7 @@ class CudaDevice(Device):
 
     def worker_memory(self, pid: int) -> int | None:
         try:
-            by_worker = self._by_worker(self._nvml())
+            by_worker = self._by_worker(nvml_usage(self.uuid()))
         except NVML_ERRORS:
             return None
         return by_worker.get(pid, 0) if self._knows_workers else None
@@ -124,7 +121,7 @@ class CudaDevice(Device):
         when, listed = self._listed
         try:
             is_new = time.monotonic() - when < LISTED_S
-            others = (listed if listed is not None and is_new else self._nvml()).others
+            others = (listed if listed is not None and is_new else nvml_usage(self.uuid())).others
         except NVML_ERRORS:
             return []
         workers = pids()
@@ -196,11 +193,9 @@ class CudaDevice(Device):
 
     def why_not_trim(self) -> str | None:
         module = initialised()
-        if module is None:
+        if module is None or not capturing(module):
             return None
-        if capturing(module):
-            return "a CUDA graph is being captured: emptying the cache does nothing until it ends"
-        return None
+        return "a CUDA graph is being captured: emptying the cache does nothing until it ends"
 
     def trim(self) -> int:
         module = initialised()

@@ -58,7 +58,8 @@ def stop() -> None:
     global _watcher
     watcher, _watcher = _watcher, None
     if watcher is not None:
-        watcher.end()
+        # At its next look. Nobody waits: the thread may be the caller's own.
+        watcher.ended.set()
 
 
 class Ambient:
@@ -66,15 +67,11 @@ class Ambient:
 
     def __init__(self, switch: str) -> None:
         self._switch = switch
-        self._ended = threading.Event()
+        self.ended = threading.Event()
         self._seen: object = None
         self._native: NativeIdle | None = None
         self.last: Receipt | None = None
         self.thread = threading.Thread(target=self._watch, name="lowtide-ambient", daemon=True)
-
-    def end(self) -> None:
-        """Ends the watch at its next look. Does not wait: the thread may be the caller's own."""
-        self._ended.set()
 
     def _watch(self) -> None:
         device = self._device()
@@ -92,7 +89,7 @@ class Ambient:
         )
 
         def pause(seconds: float) -> bool:
-            goes_on = not self._ended.wait(seconds)
+            goes_on = not self.ended.wait(seconds)
             now = device.activity() if goes_on else None
             if now is not None and now != self._seen:
                 self._seen = now
@@ -103,7 +100,7 @@ class Ambient:
 
     def _device(self) -> Device | None:
         """Waits until the program uses a device whose counters can be read."""
-        while not self._ended.wait(LOOK_S):
+        while not self.ended.wait(LOOK_S):
             try:
                 device = device_of(None)
                 if device is not None and device.activity() is not None:

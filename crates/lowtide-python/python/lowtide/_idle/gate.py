@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from .._native import Pauses, parse_seconds
 from .._release.releasers import releaser_of
-from .._runtime.exit import has_exit_begun
+from .._runtime import has_exit_begun
 from .._runtime.log import log_release, logger, numbers
 
 if TYPE_CHECKING:

@@ -7,12 +7,13 @@ it does nothing: no thread, no clock.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from .._native import AgentError, Working, agent_suspend, parse_bytes
 from .._native import Idle as NativeIdle
 from .._release.releasers import releaser_of
-from .._runtime.exit import has_exit_begun
+from .._runtime import has_exit_begun
 from .._runtime.log import log_restored, log_summary, logger
 from .._runtime.waiting import in_thread, is_in_event_loop
 
@@ -112,7 +113,7 @@ class Idle:
         from weakref import ref
 
         self._watcher = _Watcher(self._native, ref(self))
-        _end_at_exit(self)
+        _watching().add(self)
         self._watcher.thread.start()
 
     def _look_now(self) -> None:
@@ -265,20 +266,16 @@ def _end_ambient() -> None:
         ambient.stop()
 
 
-_watching: WeakSet[Idle] | None = None
+@cache
+def _watching() -> WeakSet[Idle]:
+    """Returns the switches whose threads end at exit."""
+    import atexit
+    import weakref
 
-
-def _end_at_exit(switch: Idle) -> None:
-    global _watching
-    if _watching is None:
-        import atexit
-        import weakref
-
-        _watching = weakref.WeakSet()
-        atexit.register(_end_all)
-    _watching.add(switch)
+    atexit.register(_end_all)
+    return weakref.WeakSet()
 
 
 def _end_all() -> None:
-    for switch in list(_watching or ()):
+    for switch in list(_watching()):
         switch.close()

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from .._devices.choose import device_of
 from .._native import Ladder, Touch, empty_receipt, parse_seconds
+from .._runtime import has_exit_begun
 from .._runtime.data import holds_nothing
-from .._runtime.exit import has_exit_begun
 from .._runtime.log import log_release, log_restored
 from .releasers import releaser_for, releaser_of, releasers
 from .teardown import (

@@ -7,7 +7,7 @@ import os
 from .._devices.choose import device_of, why_none
 from .._devices.device import Device
 from .._native import Releaser
-from .._runtime.exit import has_exit_begun
+from .._runtime import has_exit_begun
 
 _releasers: dict[str | None, Releaser] = {}
 

@@ -108,20 +108,15 @@ class Watched:
         """Returns the watched objects that have fewer references than ever before."""
         fewer: list[object] = []
         for key, (reference, least) in list(self._least.items()):
-            count = references_to(reference)
-            if count == 0:
+            one = reference()
+            if one is None:
                 del self._least[key]
-            elif count < least:
+            elif (count := sys.getrefcount(one)) < least:
                 self._least[key] = (reference, count)
                 if least != sys.maxsize:
-                    fewer.append(reference())
+                    fewer.append(one)
+            del one
         return fewer
-
-
-def references_to(reference: weakref.ref[Any]) -> int:
-    """Returns how many references an object has, by the same measure each time; 0 if it is gone."""
-    one = reference()
-    return 0 if one is None else sys.getrefcount(one)
 
 
 def near_running_code() -> list[weakref.ref[Any]]:

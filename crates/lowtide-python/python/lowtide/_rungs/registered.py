@@ -13,6 +13,7 @@ with the session makes a new one, and the object of the program takes over what 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -136,10 +137,8 @@ def check(model: Any, was: dict[str, str]) -> None:
 
 def leave(model: Any) -> None:
     """Moves a model that has come back only in part to the host again. It has failed already."""
-    try:
+    with suppress(Exception):  # The failure before this one is reported.
         model.to("cpu")
-    except Exception:  # noqa: BLE001, S110  The failure before this one is reported.
-        pass
 
 
 def put(model: Any, was: dict[str, str]) -> None:

@@ -122,7 +122,7 @@ def register_session(
         )
     if not callable(open):
         raise TypeError(f"open must be callable, not a {type(open).__name__}")
-    if close is None and not is_closable(session):
+    if close is None and not is_onnx(session) and not callable(getattr(session, "close", None)):
         raise TypeError(f"a {kind} has no close method: register it with close=")
     if not hasattr(session, "__dict__") and getattr(open, "__self__", None) is not session:
         raise TypeError(
@@ -137,11 +137,6 @@ def is_onnx(session: object) -> bool:
     """Returns whether it is a session of ONNX Runtime."""
     runtime = getattr(sys.modules.get(RUNTIME), "InferenceSession", None)
     return runtime is not None and isinstance(session, runtime)
-
-
-def is_closable(session: object) -> bool:
-    """Returns whether a release knows how to close a session."""
-    return is_onnx(session) or callable(getattr(session, "close", None))
 
 
 def register_cache(

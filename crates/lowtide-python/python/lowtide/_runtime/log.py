@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .exit import has_exit_begun
+from . import has_exit_begun
 
 if TYPE_CHECKING:
     from logging import Logger

@@ -16,7 +16,7 @@ from .._native import Ladder, empty_receipt, parse_seconds
 from .._release.release import shutdown
 from .._release.releasers import releaser_for
 from .._release.teardown import NAMES, drop_without_device, teardown_of
-from .._runtime.exit import has_exit_begun
+from .._runtime import has_exit_begun
 from .._runtime.log import log_release, logger
 from .._runtime.waiting import in_thread
 from .stage import stages_of

@@ -15,12 +15,8 @@ from .._devices.choose import device_of
 from .._native import Stages as NativeStages
 from .._native import empty_receipt, parse_seconds
 from .._release.releasers import releaser_for
-from .._release.teardown import (
-    drop_without_device,
-    libraries_with_groups,
-    teardown_of,
-)
-from .._runtime.exit import has_exit_begun
+from .._release.teardown import drop_without_device, libraries_with_groups, teardown_of
+from .._runtime import has_exit_begun
 from .._runtime.frames import clear_frames
 from .._runtime.log import log_release, logger
 

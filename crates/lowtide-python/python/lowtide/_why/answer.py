@@ -54,12 +54,12 @@ class Cut(Data):
     code: str | None
     freed_objects: int
     freed_bytes: int
-    beside_objects: int
-    beside_bytes: int
-    kept_bytes: int
-    invisible: int
-    goes: tuple[str, ...]
-    _apply: Callable[[Cut], None] | None
+    beside_objects: int = 0
+    beside_bytes: int = 0
+    kept_bytes: int = 0
+    invisible: int = 0
+    goes: tuple[str, ...] = ()
+    _apply: Callable[[Cut], None] | None = None
 
     @property
     def can_apply(self) -> bool:

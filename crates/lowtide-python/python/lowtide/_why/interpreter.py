@@ -71,7 +71,11 @@ def kept() -> list[Kept]:
     for name, hook in (("firstiter", hooks.firstiter), ("finalizer", hooks.finalizer)):
         undo = _undo(f"sys.set_asyncgen_hooks({name}=None)", "sys")
         found.append(Kept(f"sys.get_asyncgen_hooks().{name}", hook, undo))
-    found += [*_signal_handlers(), *_numpy_keeps(), *_torch_keeps()]
+    errors = module_value("numpy", "geterrcall")
+    if errors is not None:
+        undo = _undo("numpy.seterrcall(None)", "numpy")
+        found.append(Kept("numpy.geterrcall()", errors(), undo))
+    found += [*_signal_handlers(), *_torch_keeps()]
     return [one for one in found if one.value is not None]
 
 
@@ -93,22 +97,11 @@ def _signal_handlers() -> list[Kept]:
         if type(handler) is int:
             continue
         name = f"signal.getsignal({number})"
-        before = "default_int_handler" if number == _INTERRUPT else "SIG_DFL"
+        # 2 is SIGINT.
+        before = "default_int_handler" if number == 2 else "SIG_DFL"
         undo = _undo(f"signal.signal({number}, signal.{before})", "signal")
         found.append(Kept(name, handler, None if handler is default else undo))
     return found
-
-
-_INTERRUPT = 2
-"""The number of SIGINT."""
-
-
-def _numpy_keeps() -> list[Kept]:
-    """Returns the function that numpy calls at floating-point errors."""
-    get = module_value("numpy", "geterrcall")
-    if get is None:
-        return []
-    return [Kept("numpy.geterrcall()", get(), _undo("numpy.seterrcall(None)", "numpy"))]
 
 
 def _torch_keeps() -> list[Kept]:

@@ -90,10 +90,13 @@ class Question:
         self.autograd = autograd_edges
         self.layout = item_layout
         self.node = _node()
+        structure = module_value("_ctypes", "Structure")
+        # The base of all types of ctypes.
+        foreign = [] if structure is None else [structure.__mro__[1]]
         self.kinds = [
             *(TypeKind(one, ObjectKind.TENSOR, subclasses=True) for one in candidate_types()),
             *(TypeKind(one, ObjectKind.MODEL, subclasses=True) for one in _models()),
-            *(TypeKind(one, ObjectKind.FOREIGN, subclasses=True) for one in _foreign()),
+            *(TypeKind(one, ObjectKind.FOREIGN, subclasses=True) for one in foreign),
             *_KINDS,
             *(TypeKind(one, ObjectKind.CALL) for one in _calls()),
             *(TypeKind(one, ObjectKind.CONTAINER) for one in _context_types()),
@@ -151,12 +154,6 @@ def _own_types() -> list[type]:
     return [one for one in values if type(one) is type and one.__module__.startswith(package)]
 
 
-def _foreign() -> list[type]:
-    """Returns the base of all types of ctypes, if it is imported."""
-    structure = module_value("_ctypes", "Structure")
-    return [structure.__mro__[1]] if structure is not None else []
-
-
 _CALLS: Final = (
     ("weakref", "finalize", "_Info"),
     ("concurrent.futures.thread", "_WorkItem"),
@@ -184,7 +181,8 @@ def _calls() -> list[type]:
 def _context_types() -> list[type]:
     """Returns the types of which a context is made: they have no names."""
     context = contextvars.Context()
-    for _ in range(_MANY):
+    # With that many variables a context has every kind of part.
+    for _ in range(40):
         context.run(contextvars.ContextVar[int]("lowtide").set, 1)
     found: dict[type, None] = {}
     todo = gc.get_referents(context)
@@ -194,10 +192,6 @@ def _context_types() -> list[type]:
             found[type(one)] = None
             todo += gc.get_referents(one)
     return list(found)
-
-
-_MANY: Final = 40
-"""With that many variables a context has every kind of part."""
 
 
 def _models() -> list[type]:

@@ -126,7 +126,7 @@ def holders(
     """
     with EXAMINING.alone():
         listed = Listed(device) if survivors is None and device is not None else None
-        if listed is not None and listed.is_less_than(least):
+        if listed is not None and (known := listed.all_bytes) is not None and known < least:
             return []
         question = Question(survivors, grouped=True, device=device, most=_MOST_HELD)
         del survivors

@@ -13,13 +13,13 @@ import pickle
 import threading
 from _thread import get_ident
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from .._native import ProcessTree
 from .._rungs import registry
-from .._runtime.exit import has_exit_begun
+from .._runtime import has_exit_begun
 from .._runtime.log import logger
 from .child import CALL, DONE, LOAD, LOOK_S, serve
 
@@ -281,7 +281,9 @@ class Child:
         if self._is_over:
             return
         # Found now: those in sessions of their own have no way back to it after its end.
-        started = _tree_of(self.pid)
+        started: ProcessTree | None = None
+        with suppress(OSError):  # The kernel does not tell them everywhere.
+            started = ProcessTree(self.pid)
         self._pipe.close()
         if not kill and not self._has_ended(END_S):
             logger().warning("a worker did not end by itself in %g s and is killed", END_S)
@@ -321,22 +323,12 @@ class Child:
         return True
 
 
-def _tree_of(pid: int) -> ProcessTree | None:
-    """Returns a process and what it has started, where the kernel tells."""
-    try:
-        return ProcessTree(pid)
-    except OSError:
-        return None
-
-
 def _kill_group(pid: int) -> None:
     import signal
 
     for kill in (os.killpg, os.kill):
-        try:
+        with suppress(OSError):  # It has not made its session yet, or has ended.
             kill(pid, signal.SIGKILL)
-        except OSError:
-            continue  # It has not made its session yet, or has ended.
 
 
 _is_exiting = False

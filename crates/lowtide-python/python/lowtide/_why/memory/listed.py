@@ -44,10 +44,6 @@ class Listed:
         """What a walk would find; `None` if it might find more than the pass."""
         return self._bytes if _complete.get(self._device) == self._references else None
 
-    def is_less_than(self, least: int) -> bool:
-        """Returns whether the program certainly has less than so many bytes on the device."""
-        return self.all_bytes is not None and self.all_bytes < least
-
     def compare(self, walked_bytes: int) -> None:
         """Learns from a walk over the same heap whether the pass found everything."""
         if walked_bytes == self._bytes:

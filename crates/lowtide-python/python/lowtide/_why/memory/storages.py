@@ -55,7 +55,7 @@ class Storages:
         storage_id, storage_uses = c._storage_id, c._storage_Use_Count
         base = tensor_base(self._module)
         # A torch that does not count them shows no native references to a tensor, only to storages.
-        tensor_uses, device_of = getattr(base, "_use_count", _one), base.device.__get__
+        tensor_uses, device_of = getattr(base, "_use_count", lambda _: 1), base.device.__get__
         native, first, without = self._native, [], []
         at, keys = self._at, self._key
         for i in tensors:
@@ -194,10 +194,6 @@ class Storages:
                 storage = tensor_base(self._module).untyped_storage(objects[i])
                 native[key] -= 1 if uses(key) == before else 0
                 del storage
-
-
-def _one(_: Tensor) -> int:
-    return 1
 
 
 def show(regions: list[Region], place: Place) -> Memory | None:

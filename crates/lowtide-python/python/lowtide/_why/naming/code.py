@@ -38,6 +38,10 @@ _MOST_STEPS = 200
 """With more steps, Python may refuse to compile an expression."""
 _HERE = "\0"
 """Stands for the namespace in which a statement runs."""
+_SHOWN_REMARKS = 4
+_UNREADABLE = ("gc.get_referents(", "gc.get_objects(", "hooks_dict_ref(")
+_OWN_NAME = re.compile("Task-[0-9]+")
+"""asyncio numbers its tasks, those of all event loops together."""
 
 
 class Code(NamedTuple):
@@ -71,9 +75,6 @@ def is_readable(text: str) -> bool:
     """Returns whether a person would write an expression or statement: Python has no other way into some
     objects."""
     return not any(way in text for way in _UNREADABLE)
-
-
-_UNREADABLE = ("gc.get_referents(", "gc.get_objects(", "hooks_dict_ref(")
 
 
 def plain_names(text: str) -> str:
@@ -163,9 +164,6 @@ def _chain(start: Code, templates: list[str], imports: set[str], remarks: list[s
     return Code(shown, run, frozenset(imports), tuple(dict.fromkeys(remarks[-_SHOWN_REMARKS:])))
 
 
-_SHOWN_REMARKS = 4
-
-
 def _as_name(reference: Reference) -> str:
     """Returns the step from a module's dict, or from its frame, to one of its names."""
     if reference.kind == "local":
@@ -231,30 +229,22 @@ def _task(value: object) -> Code | None:
     return Code(code, code, frozenset({"asyncio", "gc"}), (f"task {name!r}",))
 
 
-_OWN_NAME = re.compile("Task-[0-9]+")
-"""asyncio numbers its tasks, those of all event loops together."""
-
-
 def _logger(value: object) -> Code | None:
     """Returns the expression for a logger that is known by its name."""
     kind = module_value("logging", "Logger")
     if kind is None or not is_a(value, kind):
         return None
     name = item(instance_dict(value) or {}, "name")
+    manager = item(class_dict(kind), "manager")
+    known = item(instance_dict(manager) or {}, "loggerDict")
+    is_known = type(known) is dict and type(name) is str and item(known, name) is value
     if value is module_value("logging", "root"):
         code = "logging.getLogger()"
-    elif type(name) is str and item(_loggers(kind), name) is value and (text := literal(name)):
+    elif is_known and (text := literal(name)):
         code = f"logging.getLogger({text})"
     else:
         return None
     return Code(code, code, frozenset({"logging"}))
-
-
-def _loggers(kind: type) -> AnyDict:
-    """Returns the loggers by their names."""
-    manager = item(class_dict(kind), "manager")
-    found = item(instance_dict(manager) or {}, "loggerDict")
-    return found if type(found) is dict else {}
 
 
 def _kept(value: object) -> Code | None:
@@ -288,10 +278,6 @@ class Statement(NamedTuple):
 
     text: str
     imports: frozenset[str] = frozenset()
-
-    def code(self) -> str:
-        """Returns the statement with its imports: it runs as it stands."""
-        return joined([self])
 
 
 def joined(

@@ -98,10 +98,6 @@ class Cuts:
                 code=None if step.statement is None else _code([step.statement], collect=True),
                 freed_objects=1,
                 freed_bytes=held.bytes,
-                beside_objects=0,
-                beside_bytes=0,
-                kept_bytes=0,
-                invisible=0,
                 goes=(step.goes,) if step.goes else (),
                 _apply=None if self._apply is None else lambda _: rare.cancel(number),
             )
@@ -189,7 +185,7 @@ class Cuts:
         last_references: list[Reference | None] = [*path.last_references(target)]
         for last in last_references or [None]:
             statement = path.statement(last)
-            action = path.by_hand(last) if statement is None else printable(statement.code())
+            action = path.by_hand(last) if statement is None else printable(joined([statement]))
             step = Step(
                 path=path.text(last),
                 action=action,
@@ -211,7 +207,7 @@ def _step(
 ) -> NamedStep:
     """Returns the step that unregisters an object, by a reference from the interpreter to it."""
     statement = fill(reference, None, None)
-    action = reference.why_not if statement is None else printable(statement.code())
+    action = reference.why_not if statement is None else printable(joined([statement]))
     by_hand = statement is None
     step = Step(path, action, by_hand, kind=reference.kind, can_apply=reference.can_cut)
     return NamedStep(step, key, statement, reference, goes, is_entry)

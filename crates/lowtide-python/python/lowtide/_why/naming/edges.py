@@ -30,6 +30,7 @@ from ..references.reference import Reference
 from ..references.tensors import graph_reference, has_graph, is_storage, is_tensor
 
 _FARTHEST_HOPS = 5
+_MOST_LED_TO = 10_000
 
 
 class Edge(NamedTuple):
@@ -216,6 +217,3 @@ def _leads(value: object, target: object) -> bool:
         if len(seen) > _MOST_LED_TO:
             return True
     return False
-
-
-_MOST_LED_TO = 10_000

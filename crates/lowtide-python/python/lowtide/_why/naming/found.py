@@ -11,12 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from ..._devices.device import Device
-from ..._native import (
-    Examination,
-    HeapPath,
-    HeldObject,
-    Holder,
-)
+from ..._native import Examination, HeapPath, HeldObject, Holder
 from ..._runtime.data import counted, mib
 from ..._runtime.torch import torch
 from .. import rare

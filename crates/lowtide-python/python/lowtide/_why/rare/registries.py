@@ -43,14 +43,11 @@ def registry_name(value: object) -> str | None:
         search = module_value("encodings", "search_function")
         if search is not None and any(one is search for one in value):
             return CODECS
-    if type(value) is OrderedDict and _are_hooks(value):
+    entries = list(pairs(value)) if type(value) is OrderedDict else []
+    # Functions by their numbers, as torch keeps hooks.
+    if entries and all(type(key) is int and callable(one) for key, one in entries):
         return _HOOKS
     return _state_name(value) if callable(value) else None
-
-
-def _are_hooks(value: Any) -> bool:
-    """Returns whether a dict has functions by their numbers, as torch keeps hooks."""
-    return bool(value) and all(type(key) is int and callable(one) for key, one in pairs(value))
 
 
 def _state_name(value: object) -> str | None:

@@ -32,6 +32,7 @@ from .reference import Reference
 from .spelling import attribute_step
 
 OF_ANOTHER_THREAD = "of another thread"
+_MOST_AWAITED = 1000
 _FUTURE = (("_result", "result"), ("_exception", "exception"), ("_loop", "loop"))
 
 
@@ -121,9 +122,6 @@ def end_task(task: Any) -> str | None:
     return f"(lambda task, at: {end})(*(lambda task: (task, task.get_coro()))({{holder}})); gc.collect()"
 
 
-_MOST_AWAITED = 1000
-
-
 def read_future(holder: object, held: object) -> Iterator[Reference]:
     """Yields the result, exception and callbacks of a future."""
     why = "a future keeps its result: drop the future"
@@ -152,7 +150,7 @@ def read_context(holder: Context, held: object) -> Iterator[Reference]:
             if where is not None:
                 known = f"sys.modules[{where[0]!r}].{where[1]}"
             verb = f"{known}.set(None)" if is_here else f"{{holder}}.run({known}.set, None)"
-            sharing = _contexts_with(variable, held)
+            sharing = [one for one in objects_of(Context) if Context.get(one, variable) is held]
             if len(sharing) > 1:
                 in_all = _IN_ALL.format(expression_for_all(*sharing))
                 verb = f"(lambda variable, value: {in_all})({known}, {{path}})"
@@ -175,10 +173,6 @@ _IN_ALL = (
 )
 """Sets a variable to None in every context that has this value: a context is copied for each task and each
 call that is scheduled, and the copies share the tree of their values."""
-
-
-def _contexts_with(variable: ContextVar[Any], held: object) -> list[Context]:
-    return [one for one in objects_of(Context) if Context.get(one, variable) is held]
 
 
 def _inside(holder: object) -> Iterator[int]:

@@ -12,18 +12,7 @@ from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from ..._native import referents, refers
-from .locals import positional_names
-from .look import (
-    AnyDict,
-    instance_dict,
-    is_a,
-    item,
-    key_text,
-    pairs,
-    plain,
-    read,
-    type_name,
-)
+from .look import AnyDict, instance_dict, is_a, item, key_text, pairs, plain, read, type_name
 from .reference import Reference
 
 LRU_STEP = " (functools.lru_cache) entry"
@@ -83,7 +72,8 @@ def _defaults(holder: FunctionType, held: object) -> Iterator[Reference]:
     if defaults is held:
         why = "cut the one default that holds it"
         yield Reference(".__defaults__", "defaults", why_not=why)
-    names = positional_names(holder.__code__)
+    code = holder.__code__
+    names = [plain(name) for name in code.co_varnames[: code.co_argcount]]
     first = len(names) - len(defaults)
     for index, value in enumerate(tuple.__iter__(defaults)):
         if value is held:

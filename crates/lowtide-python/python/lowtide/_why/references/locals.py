@@ -126,8 +126,3 @@ def place(frame: FrameType, line: int | None = None) -> str:
 def code_name(code: CodeType) -> str:
     """Returns `serve()`."""
     return f"{printable(plain(code.co_name))}()"
-
-
-def positional_names(code: CodeType) -> list[str]:
-    """Returns the names of the positional parameters."""
-    return [plain(name) for name in code.co_varnames[: code.co_argcount]]

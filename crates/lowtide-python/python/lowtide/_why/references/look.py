@@ -293,7 +293,10 @@ def key_text(key: object, depth: int = 2) -> str:
             return repr(text[: _KEY_CHARACTERS - 1]) + "…"
         return repr(text)
     if kind is tuple and depth > 0:
-        return _tuple_text(key, depth)  # type: ignore[arg-type]
+        values: tuple[object, ...] = key  # type: ignore[assignment]
+        parts = [key_text(part, depth - 1) for part in values[:_KEY_PARTS]]
+        parts += ["…"] if len(values) > _KEY_PARTS else []
+        return "(" + ", ".join(parts) + ("," if len(values) == 1 else "") + ")"
     if is_a(key, type):
         return f"<class {type_name(key)}>"  # type: ignore[arg-type]
     reference = module_value("_weakref", "ReferenceType")
@@ -301,13 +304,6 @@ def key_text(key: object, depth: int = 2) -> str:
         target = reference.__call__(key)
         return "<dead weakref>" if target is None else f"<{type_name(type(target))}>"
     return _member_text(key) or f"<{type_name(kind)}>"
-
-
-def _tuple_text(key: tuple[object, ...], depth: int) -> str:
-    parts = [key_text(part, depth - 1) for part in key[:_KEY_PARTS]]
-    if len(key) > _KEY_PARTS:
-        parts.append("…")
-    return "(" + ", ".join(parts) + ("," if len(key) == 1 else "") + ")"
 
 
 def _member_text(key: object) -> str | None:

@@ -172,14 +172,6 @@ def read_greenlet(holder: Any, held: object) -> Iterator[Reference]:
         yield Reference(".run", "attribute", why_not="a greenlet keeps its function: drop it")
 
 
-def _is_in_greenlet(frame: FrameType, held: object) -> bool:
-    """Returns whether a frame with this variable belongs to a greenlet that waits.
-
-    It has not ended, so that it does not show its variables; up to Python 3.10 all frames do.
-    """
-    return module_value("greenlet", "greenlet") is not None and not refers(frame, held)
-
-
 def variables(frame: FrameType, held: object) -> list[str]:
     """Returns the names under which a frame holds an object, or the cell of a shared variable."""
     found = locals_of(frame)
@@ -193,7 +185,10 @@ def variables(frame: FrameType, held: object) -> list[str]:
 def read_frame(holder: FrameType, held: object) -> Iterator[Reference]:
     """Yields the variables of a frame, and the frame that called it."""
     running = is_running(holder)
-    in_greenlet = not running and _is_in_greenlet(holder, held)
+    # One that waits in a greenlet has not ended, so that it does not show its variables; up to Python 3.10
+    # all frames do.
+    has_greenlets = module_value("greenlet", "greenlet") is not None
+    in_greenlet = not running and has_greenlets and not refers(holder, held)
     # Those of a module are in its namespace, which has a name of its own.
     names = {} if body_names(holder) is holder.f_globals else body_names(holder)
     for name in sorted(variables(holder, held), key=lambda one: item(names, one) is held):
