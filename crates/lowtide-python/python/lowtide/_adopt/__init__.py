@@ -199,7 +199,10 @@ class _Watch:
             execute(module)
             if module.__name__ == name:
                 for action in self.actions.pop(name, ()):
-                    _run_safely(action, module)
+                    try:
+                        action(module)
+                    except Exception as failure:  # noqa: BLE001  The program runs as without lowtide.
+                        tell(f"{name} runs as without lowtide: {type(failure).__name__}: {failure}")
 
         try:
             loader.exec_module = exec_module
@@ -225,11 +228,3 @@ def when_imported(name: str, action: Action) -> None:
     _watch.actions.setdefault(name, []).append(action)
     if _watch not in sys.meta_path:
         sys.meta_path.insert(0, _watch)
-
-
-def _run_safely(action: Action, module: ModuleType) -> None:
-    try:
-        action(module)
-    except Exception as failure:  # noqa: BLE001  The program runs as without lowtide.
-        kind = type(failure).__name__
-        tell(f"{module.__name__} runs as without lowtide: {kind}: {failure}")

@@ -6,7 +6,7 @@ import os
 from typing import NamedTuple
 
 from .._runtime import has_exit_begun
-from .._runtime.torch import Torch, absent, torch
+from .._runtime.torch import absent, torch
 from .accelerator import AcceleratorDevice, current_index, current_kind, device_count
 from .device import Device
 
@@ -42,7 +42,11 @@ def device_of(device: object = None) -> Device | None:
     if module is None:
         return None
     if wanted.kind is not None and wanted.kind not in ("cuda", "xpu", "mps"):
-        _refuse_unknown(module, wanted.kind)
+        try:
+            module.device(wanted.kind)
+        except RuntimeError:
+            known = "is not a device that torch knows: say 'cuda:0', 'cuda' or 'cpu'"
+            raise ValueError(f"{wanted.kind!r} {known}") from None
     kind = current_kind(module)
     if kind is None or wanted.kind not in (None, kind):
         return None
@@ -83,14 +87,6 @@ def _wanted(device: object) -> _Wanted:
     if isinstance(named, str) and (number is None or isinstance(number, int)):
         return _Wanted(named, number)
     raise TypeError(f"a device is a name, an index or a torch.device, not {type(device).__name__}")
-
-
-def _refuse_unknown(module: Torch, kind: str) -> None:
-    try:
-        module.device(kind)
-    except RuntimeError:
-        message = f"{kind!r} is not a device that torch knows: say 'cuda:0', 'cuda' or 'cpu'"
-        raise ValueError(message) from None
 
 
 def _one(name: str, kind: str, index: int) -> Device:

@@ -33,8 +33,6 @@ from .device import Device, pids, worker_of
 
 NVML_ERRORS = (*UNREADABLE, OSError, LookupError)
 """Exceptions where NVML cannot be asked: no library, or no such device."""
-
-
 LISTED_S = 0.02
 """For so long, a list of processes that was asked for this one's memory also tells that of others."""
 

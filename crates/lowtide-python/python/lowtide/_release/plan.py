@@ -101,7 +101,11 @@ def _plan(owners: list[object], named: Mapping[int, tuple[str, ...]]) -> Plan:
     places = [_places(one) for one in owners]
     question = Question(owners)
     only = [_values(one, named[id(one)]) if id(one) in named else None for one in owners]
-    found = plan_shutdown(question, places, only, _configurations(owners[0]), _namespaces())
+    # The types whose attributes are entries, as those of a dict.
+    parsed = module_value("argparse", "Namespace")
+    namespaces: list[type] = [SimpleNamespace, ChainMap, UserDict, UserList]
+    namespaces += [parsed] if isinstance(parsed, type) else []
+    found = plan_shutdown(question, places, only, _configurations(owners[0]), namespaces)
     del question, places
     made = Plan(_name(found.path, owners[0]))
     made.freed_bytes = found.freed_bytes
@@ -158,13 +162,6 @@ def _text(chain: list[object]) -> str:
 def _values(owner: object, names: tuple[str, ...]) -> set[int]:
     """Returns the ids of some attributes."""
     return {id(value) for name, value in pairs(instance_dict(owner) or {}) if name in names}
-
-
-def _namespaces() -> list[type]:
-    """Returns the types whose attributes are entries, as those of a dict."""
-    known = [SimpleNamespace, ChainMap, UserDict, UserList]
-    parsed = module_value("argparse", "Namespace")
-    return [*known, parsed] if isinstance(parsed, type) else known
 
 
 def _configurations(owner: object) -> list[int]:

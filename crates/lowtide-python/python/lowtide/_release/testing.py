@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 LEAST_BYTES = 2 << 20
 """Differences of less than one page of a device are ignored."""
 
-
 NOT_MEASURED = (
     "no device reports what is in use, so that nothing can be asserted: name one with device= or the"
     " environment variable LOWTIDE_DEVICE ('cpu' is host memory)"

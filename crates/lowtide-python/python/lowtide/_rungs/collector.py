@@ -122,7 +122,9 @@ class Watched:
 def near_running_code() -> list[weakref.ref[Any]]:
     """Returns references to what the variables of running functions and of their modules lead to, the
     nearest first. No code of the program runs."""
-    names = namespaces()
+    modules = list(sys.modules.values())
+    # The modules' dicts. What they have is in use.
+    names = {id(vars(one)) for one in modules if type(one) is ModuleType}
     found: list[weakref.ref[Any]] = []
     seen: set[int] = set(names)
     todo: list[object] = list(variables())
@@ -141,12 +143,6 @@ def near_running_code() -> list[weakref.ref[Any]]:
                 found.append(weakref.ref(one))
             todo += referents(one)
     return found
-
-
-def namespaces() -> set[int]:
-    """Returns the identities of the modules' dicts. What they have is in use."""
-    modules = list(sys.modules.values())
-    return {id(vars(one)) for one in modules if type(one) is ModuleType}
 
 
 def variables() -> Iterator[object]:

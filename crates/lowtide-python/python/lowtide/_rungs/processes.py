@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from .._worker.worker import Worker
 
 
-LIMIT_S = 150.0
-"""The agent answers earlier: it gives up after two minutes, and the driver copies on."""
-
-
 class Workers(Hook):
     """Ends every worker that is idle and uses memory of the device."""
 
@@ -74,7 +70,8 @@ class ThisProcess(Hook):
 
     point = HookPoint.SUSPEND
     name = "this process"
-    limit_s = LIMIT_S
+    # The agent answers earlier: it gives up after two minutes, and the driver copies on.
+    limit_s = 150.0
 
     def __init__(self, device: Device) -> None:
         self._device = device

@@ -98,7 +98,9 @@ class ModelsToHost(OffDevice):
             if (device_of_each_tensor(one) or entry.was) == entry.was:
                 entry.was = {}  # Nothing of it has moved.
             raise
-        entry.size = given_up(allocated, self._allocated()) if held is None else held
+        if held is None and allocated is not None and (after := self._allocated()) is not None:
+            held = max(0, allocated - after) or None
+        entry.size = held
         return Touch(str(entry), entry.size)
 
     def _allocated(self) -> int | None:
@@ -117,13 +119,6 @@ class ModelsToHost(OffDevice):
             raise
         size = size_on(one, self._device.name)
         return Touch(str(entry), entry.size if size is None else size)
-
-
-def given_up(before: int | None, after: int | None) -> int | None:
-    """Returns how many bytes an allocator gave up, or `None` if that is not known or nothing."""
-    if before is None or after is None or before <= after:
-        return None
-    return before - after
 
 
 def check(model: Any, was: dict[str, str]) -> None:

@@ -29,11 +29,10 @@ async def in_thread(call: Callable[[], T], or_else: Callable[[T], object] | None
     try:
         return await asyncio.shield(called)
     except asyncio.CancelledError:
-        if or_else is not None:
-            called.add_done_callback(lambda ended: _take(ended, or_else))
+
+        def take(ended: asyncio.Future[T]) -> None:
+            if or_else is not None and not ended.cancelled() and ended.exception() is None:
+                or_else(ended.result())
+
+        called.add_done_callback(take)
         raise
-
-
-def _take(ended: Any, or_else: Callable[[Any], object]) -> None:
-    if not ended.cancelled() and ended.exception() is None:
-        or_else(ended.result())

@@ -24,6 +24,8 @@ from .references.look import is_a, item, module_value, type_name
 from .references.reference import Reference
 
 _MOST_SIGNALS = 65
+_METHOD = type(EXAMINING.before_fork)
+_FILE = vars(_io)["_IOBase"]
 
 
 class Kept(NamedTuple):
@@ -160,9 +162,6 @@ def _fork_name(value: list[object]) -> str | None:
     return None
 
 
-_METHOD = type(EXAMINING.before_fork)
-
-
 def is_current(context: Context) -> bool:
     """Returns whether a context has the same values as that of this thread."""
     here = copy_context()
@@ -186,6 +185,3 @@ def of_native(value: object) -> str:
         f"close or drop the object of a library that uses this {name}: an iterator, a session, a "
         "callback"
     )
-
-
-_FILE = vars(_io)["_IOBase"]

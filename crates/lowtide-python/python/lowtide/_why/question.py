@@ -29,8 +29,6 @@ from .references.arrays import item_layout
 from .references.look import AnyDict, module_value
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
-
-
 _VIEW: Final[type] = (lambda: type(sys._getframe().f_locals))()  # noqa: PLC3002
 """The type of `f_locals` in a function: dict, or a view from Python 3.13 on."""
 _KINDS: Final[list[TypeKind]] = [
@@ -90,12 +88,15 @@ class Question:
         self.autograd = autograd_edges
         self.layout = item_layout
         self.node = _node()
+        module = torch()
+        # People know their objects as one thing, whatever they are made of.
+        models = [] if module is None else [module.nn.Module, module.optim.Optimizer]
         structure = module_value("_ctypes", "Structure")
         # The base of all types of ctypes.
         foreign = [] if structure is None else [structure.__mro__[1]]
         self.kinds = [
             *(TypeKind(one, ObjectKind.TENSOR, subclasses=True) for one in candidate_types()),
-            *(TypeKind(one, ObjectKind.MODEL, subclasses=True) for one in _models()),
+            *(TypeKind(one, ObjectKind.MODEL, subclasses=True) for one in models),
             *(TypeKind(one, ObjectKind.FOREIGN, subclasses=True) for one in foreign),
             *_KINDS,
             *(TypeKind(one, ObjectKind.CALL) for one in _calls()),
@@ -192,9 +193,3 @@ def _context_types() -> list[type]:
             found[type(one)] = None
             todo += gc.get_referents(one)
     return list(found)
-
-
-def _models() -> list[type]:
-    """Returns the types whose objects people know as one thing, whatever they are made of."""
-    module = torch()
-    return [] if module is None else [module.nn.Module, module.optim.Optimizer]
