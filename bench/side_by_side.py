@@ -100,7 +100,7 @@ def run(command, limit_s):
 def reason(code, complaint):
     how = f"ended by signal {-code}" if code < 0 else f"ended with {code}"
     lines = complaint.strip().splitlines() or ["it printed nothing"]
-    ours = next((n for n, line in enumerate(lines) if line.startswith("lowtide: ")), None)
+    ours = next((n for n, line in enumerate(lines) if line.startswith(("lowtide: ", "lowtide-bench: "))), None)
     if ours is not None:  # lowtide wraps its message
         return f"{how}: {' '.join(line.strip() for line in lines[ours:])}"
     # Rust programs report an error in their first lines, Python in its last.

@@ -60,7 +60,8 @@ fn a_device_that_is_missing_is_told() {
             for machine in [&with, &without] {
                 let finished = machine.run(&[benchmark, "--device", device]);
                 assert_ended(&finished, &[3], &format!("{benchmark} on {device}"));
-                let conclusion = format!("lowtide: {device} is not available (this machine has ");
+                let conclusion =
+                    format!("lowtide-bench: {device} is not available (this machine has ");
                 assert!(finished.err().starts_with(&conclusion), "{}", finished.err());
                 assert_eq!(finished.out(), "");
             }

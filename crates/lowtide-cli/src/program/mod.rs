@@ -44,7 +44,7 @@ pub fn run<Arguments: Parser>(
         }
     };
     if let Some(message) = ending.message() {
-        page::complain(&message);
+        page::complain_as(Arguments::command().get_name(), &message);
     }
     ending.code()
 }

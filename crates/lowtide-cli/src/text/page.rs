@@ -168,10 +168,15 @@ impl Page {
     }
 }
 
-/// Writes a message for people to standard error, wrapped to its width.
+/// Writes a message of `lowtide` for people to standard error, wrapped to its width.
 pub fn complain(message: &str) {
+    complain_as("lowtide", message);
+}
+
+/// Writes a message of the named program.
+pub(crate) fn complain_as(program: &str, message: &str) {
     let mut page = Page::of_width(terminal::width_of(&io::stderr()));
-    page.wrap(&format!("lowtide: {}", printable_lines(message)), "", "  ");
+    page.wrap(&format!("{program}: {}", printable_lines(message)), "", "  ");
     page.print_error();
 }
 
