@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ahead::{self, Ahead};
 use super::options::Options;
-use crate::model::{Content, Model};
+use crate::model::{Kind, Model};
 use lowtide_cli::arguments::devices;
 use lowtide_cli::program::ending::Ending;
 use lowtide_cli::text::page;
@@ -89,8 +89,8 @@ fn measure(
     let most = if options.ahead.is_some() { Bytes(u64::MAX) } else { Bytes::ZERO };
     let policy = Policy::default().packing(!options.no_packing).ahead_most(most);
     let pool = Pool::builder(device).policy(policy).build()?;
-    let content = if options.weights { Content::Weights } else { Content::Random };
-    let mut model = Model::load(&pool, divide, content)?;
+    let kind = if options.weights { Kind::Weights } else { Kind::Random };
+    let mut model = Model::load(&pool, divide, kind)?;
     done(Model::bytes(divide))?;
     let ahead = options.ahead.map(|share| ahead::measure(&pool, share)).transpose()?;
     let kept = model.kept();

@@ -3,6 +3,7 @@
 
 pub mod arguments;
 mod commands;
+pub mod content;
 pub mod program;
 pub mod text;
 

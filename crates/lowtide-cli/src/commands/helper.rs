@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use lowtide_device::private_files::PrivateFolder;
-use lowtide_proto::helper::{Answer, DeviceBytes, Helper, HelperError, Target};
+use lowtide_proto::helper::{
+    Answer, Ask, DeviceBytes, Helper, HelperError, Resume, StepTime, Suspend, Suspended, Target,
+};
 use serde::Serialize;
 
 use crate::text::page;
@@ -57,6 +59,48 @@ pub(crate) fn refused<T>(answer: Answer) -> anyhow::Result<T> {
         Answer::Refused { refusal } => Err(refusal.into()),
         answer => bail!("the helper answered something else: {}", answer.to_line()),
     }
+}
+
+/// The longest time for each step of a round trip.
+const LIMIT_MS: u64 = 60_000;
+
+/// A process that was suspended and brought back.
+pub(super) struct RoundTrip {
+    /// What the helper said when it was off the device.
+    pub(super) suspended: anyhow::Result<Suspended>,
+    /// The seconds that the driver took to bring it back.
+    pub(super) back_s: anyhow::Result<f64>,
+}
+
+/// Suspends a process and brings it back. The lock of its driver is waited for at most `lock_limit_ms`.
+pub(super) fn round_trip(
+    helper: &Helper,
+    target: Target,
+    lock_limit_ms: u64,
+    force: bool,
+) -> anyhow::Result<RoundTrip> {
+    let mut connection = helper.connect()?;
+    let (limit_ms, wait_ms, is_alone) = (LIMIT_MS, lock_limit_ms, false);
+    let suspend = Suspend { target, lock_limit_ms, limit_ms, force, is_alone };
+    let suspended = match connection.ask(Ask::Suspend(suspend)) {
+        Ok(Answer::Suspended(suspended)) => Ok(suspended),
+        Ok(answer @ Answer::Refused { .. }) => return refused(answer),
+        // Without an answer nobody knows whether it is suspended.
+        Ok(answer) => refused(answer),
+        Err(error) => Err(error.into()),
+    };
+    let resume = Resume { target, maps: Vec::new(), wait_ms, limit_ms };
+    let back_s = match connection.ask(Ask::Resume(resume)) {
+        Ok(Answer::Resumed(resumed)) => Ok(total_s(&resumed.steps)),
+        Ok(answer) => refused(answer),
+        Err(error) => Err(error.into()),
+    };
+    Ok(RoundTrip { suspended, back_s })
+}
+
+/// Returns the time that these steps took.
+pub(super) fn total_s(steps: &[StepTime]) -> f64 {
+    steps.iter().map(|time| time.took_s).sum()
 }
 
 /// A process that is suspended, for `ps` and `status`.

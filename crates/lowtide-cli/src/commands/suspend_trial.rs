@@ -8,10 +8,13 @@ use lowtide_device::nvml::Nvml;
 use lowtide_device::private_files::PrivateFolder;
 use lowtide_device::survey::Capability;
 use lowtide_helper::trial;
-use lowtide_proto::helper::{self, Answer, Ask, Helper, Refusal, Resume, Suspend, Target};
+use lowtide_proto::helper::{self, Refusal, Target};
 
 use crate::commands::floor;
-use crate::commands::helper::{OwnHelper, refused};
+use crate::commands::helper::{OwnHelper, RoundTrip, round_trip, total_s};
+
+/// The longest wait for the driver's lock: nothing else runs in the disposable process.
+const LOCK_LIMIT_MS: u64 = 10_000;
 
 /// The times that the trial took, in seconds.
 struct Trial {
@@ -79,21 +82,8 @@ fn advice(error: &anyhow::Error) -> Option<String> {
 /// Suspends and resumes a process with a bare context; `None` if the helper is not installed.
 fn attempt(id: DeviceId) -> anyhow::Result<Option<Trial>> {
     let Some(own) = OwnHelper::new("trial")? else { return Ok(None) };
-    floor::with_bare_process(id, |pid| with_helper(&own.helper, Target::of(pid)?)).map(Some)
-}
-
-fn with_helper(helper: &Helper, target: Target) -> anyhow::Result<Trial> {
-    let mut connection = helper.connect()?;
-    let (lock_limit_ms, limit_ms, maps) = (10_000, 60_000, Vec::new());
-    let suspend = Suspend { target, lock_limit_ms, limit_ms, force: true, is_alone: false };
-    let out_s = match connection.ask(Ask::Suspend(suspend))? {
-        Answer::Suspended(suspended) => suspended.steps.iter().map(|time| time.took_s).sum(),
-        answer => return refused(answer),
-    };
-    let resume = Resume { target, maps, wait_ms: 10_000, limit_ms };
-    let back_s = match connection.ask(Ask::Resume(resume))? {
-        Answer::Resumed(resumed) => resumed.steps.iter().map(|time| time.took_s).sum(),
-        answer => return refused(answer),
-    };
-    Ok(Trial { out_s, back_s })
+    let RoundTrip { suspended, back_s } = floor::with_bare_process(id, |pid| {
+        round_trip(&own.helper, Target::of(pid)?, LOCK_LIMIT_MS, true)
+    })?;
+    Ok(Some(Trial { out_s: total_s(&suspended?.steps), back_s: back_s? }))
 }

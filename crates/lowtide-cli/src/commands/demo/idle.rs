@@ -5,20 +5,20 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use lowtide::SystemClock;
-use lowtide::device::{Address, Bytes};
-use lowtide::pool::{Pool, SleepPolicy};
-use lowtide::release::{Idle, IdleOptions, Idling, Receipt, Tick};
+use lowtide::device::{Bytes, DeviceId};
+use lowtide::release::{Idle, IdleOptions, Idling, Receipt, Target, Tick, Verdict};
+use lowtide_proto::helper;
+use serde_json::json;
 
-use super::content::Loaded;
-use super::scenario::Scenario;
-use super::setup::Setup;
-use super::suspended::Suspension;
-use super::watch::{Watch, Way};
+use super::play::Play;
+use super::setup::ASLEEP;
+use crate::commands::helper::{OwnHelper, RoundTrip, round_trip, total_s};
+use crate::text::page;
 
-/// The memory of an idle server, in units: weights that are kept and a cache that is discarded.
-pub(super) const SERVER: [u64; 2] = [12, 4];
+/// The memory of an idle server, in units and blocks: weights that are kept and a cache that is discarded.
+const SERVER: [(u64, u64); 2] = [(ASLEEP, LAYERS), (4, 1)];
 const LAYERS: u64 = 8;
 /// The idle time before memory is freed.
 const QUIET: Duration = Duration::from_millis(200);
@@ -26,84 +26,82 @@ const QUIET: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The time between two questions to the policy.
 const TICK: Duration = Duration::from_millis(10);
+/// The longest time for this process to be suspended.
+const LIMIT_MS: u64 = 60_000;
 
-/// Both ways fill weights and cache; lowtide compares the weights after the wake.
-pub(super) fn planned(setup: &Setup) -> Bytes {
-    let [weights, cache] = SERVER;
-    setup.units(weights * 3 + cache * 2)
+pub(super) fn today(play: &mut Play<'_>) -> anyhow::Result<()> {
+    let (pool, _) = play.setup.pool()?;
+    let _served = play.setup.load_server(&pool, SERVER)?;
+    play.begin()?;
+    thread::sleep(QUIET);
+    play.end()
 }
 
-pub(super) fn run(setup: &Setup, scenario: &mut Scenario) -> anyhow::Result<()> {
-    scenario.play(setup, Way::Today, |_| {
-        setup.say("idle, today".to_owned());
-        let (pool, _) = setup.pool()?;
-        let _served = load(setup, &pool)?;
-        let watch = Watch::begin(setup, Way::Today)?;
-        thread::sleep(QUIET);
-        watch.end()
-    })?;
-    let (start, mut woken, mut is_right) = (setup.settled()?, Bytes::ZERO, false);
-    scenario.play(setup, Way::Lowtide, |scenario| {
-        setup.say("idle, with lowtide".to_owned());
-        let (pool, releaser) = setup.pool()?;
-        let options = IdleOptions { enabled: true, after: QUIET, ..IdleOptions::default() };
-        let idle = Idle::new(options, Arc::new(SystemClock::default()));
-        let idling = Idling::new(&releaser, &idle).to(setup.floor_target());
-        let task = idling.work()?;
-        let [weights, _cache] = load(setup, &pool)?;
-        let loaded_at = addresses(&weights);
-        let mut watch = Watch::begin(setup, Way::Lowtide)?;
-        drop(task);
-        scenario.receipts.push(released(&idling)?);
-        watch.after = watch.hold("after")?;
-        scenario.suspended = Some(Suspension::try_out(setup.device.id()));
-        let _task = idling.work()?;
-        woken = watch.hold("awake")?;
-        is_right = setup.content.is_right(&pool, &weights)? && addresses(&weights) == loaded_at;
-        Ok(watch)
-    })?;
+pub(super) fn with_lowtide(play: &mut Play<'_>) -> anyhow::Result<()> {
+    let setup = play.setup;
+    let (pool, releaser) = setup.pool()?;
+    let options = IdleOptions { enabled: true, after: QUIET, ..IdleOptions::default() };
+    let idle = Idle::new(options, Arc::new(SystemClock::default()));
+    // Where only the memory of all processes is reported, what the others used before is theirs.
+    let others = if setup.counts_own { Bytes::ZERO } else { setup.others };
+    let target = match &setup.floor {
+        Ok(floor) if !setup.counts_own => Target::Under(others + *floor + setup.slack),
+        _ => Target::Floor,
+    };
+    let idling = Idling::new(&releaser, &idle).to(target);
+    let task = idling.work()?;
+    let [weights, _cache] = setup.load_server(&pool, SERVER)?;
+    let addresses = || weights.iter().map(|filled| filled.block.address()).collect::<Vec<_>>();
+    let loaded_at = addresses();
+    play.begin()?;
+    drop(task);
+    let receipt = released(&idling)?;
+    play.end()?;
+    let suspended = suspend_and_resume(setup.device.id()).map_err(|error| format!("{error:#}"));
+    let words = match &suspended {
+        Ok(([before, after], [out_s, back_s])) => {
+            format!("context and all: {before} → {after} in {out_s:.2} s, back in {back_s:.2} s")
+        }
+        Err(why_not) => format!("not shown: {why_not}"),
+    };
+    let (bytes, times) = suspended.clone().ok().unzip();
+    let value = json!({
+        "before_bytes": bytes.map(|[before, _]| before), "after_bytes": bytes.map(|[_, after]| after),
+        "out_s": times.map(|[out_s, _]| out_s), "back_s": times.map(|[_, back_s]| back_s),
+        "why_not": suspended.as_ref().err(),
+    });
+    play.note("suspended", value, vec![words]);
+    let _task = idling.work()?;
+    let woken = play.hold("awake")?;
+    let is_right = setup.content.is_right(&weights)? && addresses() == loaded_at;
 
-    let stays = scenario.today.after_bytes;
-    let is_same = setup.same(stays, scenario.today.before_bytes);
-    scenario.check(is_same, format!("today {stays} stay in use"));
-    let needed = start + setup.units(SERVER.iter().sum());
-    scenario.check_peak(setup, needed, LAYERS + 1, "weights and cache");
-    let is_released = scenario.receipts[0].verdict.is_proved();
-    scenario.check(is_released, "the idle release reached its target");
-    check_floor(setup, scenario);
-    if let Some(left) = scenario.suspended.as_ref().and_then(|it| it.after_bytes) {
-        scenario.check(left == Bytes::ZERO, format!("{left} in use while it is suspended"));
-    }
-    let is_back = setup.same_in_blocks(woken, scenario.with.before_bytes, LAYERS + 1)
-        && woken <= scenario.with.peak_bytes + setup.slack();
-    scenario.check(is_back, format!("the next task wakes the server: {woken} in use again"));
-    scenario.check(is_right, "every byte of the weights is right, at the same addresses");
-    Ok(())
-}
-
-fn check_floor(setup: &Setup, scenario: &mut Scenario) {
-    let after = scenario.with.after_bytes;
-    let (passed, what) = match setup.floor_most().zip(setup.floor.bytes) {
-        None => (false, format!("and the floor is not known: {}", setup.floor.reason)),
-        Some((most, floor)) if most == floor => (after <= most, format!("the floor is {floor}")),
-        Some((most, floor)) => {
-            (after <= most, format!("a bare context uses {floor}, with its growth up to {most}"))
+    let (stays, before) = (play.scenario.today.after_bytes, play.scenario.today.before_bytes);
+    play.check(setup.same(stays, before, 0), format!("today {stays} stay in use"));
+    let needed = play.start + setup.units(SERVER.iter().map(|(units, _)| units).sum());
+    play.check_peak(needed, LAYERS + 1, "weights and cache");
+    play.check(receipt.verdict.is_proved(), "the idle release reached its target");
+    play.scenario.receipts.push(receipt);
+    let after = play.scenario.with.after_bytes;
+    let (is_floor, what) = match &setup.floor {
+        Err(reason) => (false, format!(", and the floor is not known: {reason}")),
+        Ok(floor) if others + setup.slack == Bytes::ZERO => {
+            (after <= *floor, format!("; the floor is {floor}"))
+        }
+        Ok(floor) => {
+            let most = others + *floor + setup.slack;
+            let what = format!("; a bare context uses {floor}, with its growth up to {most}");
+            (after <= most, what)
         }
     };
-    let mark = if setup.floor.bytes.is_some() { ";" } else { "," };
-    scenario.check(passed, format!("{after} in use while idle{mark} {what}"));
-}
-
-fn load(setup: &Setup, pool: &Pool) -> anyhow::Result<[Loaded; 2]> {
-    let kept = pool.tag("weights", SleepPolicy::Offload)?;
-    let lost = pool.tag("cache", SleepPolicy::Discard)?;
-    let [weights, cache] = SERVER.map(|units| setup.units(units));
-    let weights = setup.content.load(pool, kept, weights, LAYERS)?;
-    Ok([weights, setup.content.load(pool, lost, cache, 1)?])
-}
-
-fn addresses(loaded: &Loaded) -> Vec<Address> {
-    loaded.blocks.iter().map(|filled| filled.block.address()).collect()
+    play.check(is_floor, format!("{after} in use while idle{what}"));
+    if let Ok(([_, left], _)) = suspended {
+        play.check(left == Bytes::ZERO, format!("{left} in use while it is suspended"));
+    }
+    let is_back = setup.same(woken, play.scenario.with.before_bytes, LAYERS + 1)
+        && woken <= play.scenario.with.peak_bytes + setup.slack;
+    play.check(is_back, format!("the next task wakes the server: {woken} in use again"));
+    play.check(is_right, "every byte of the weights is right, at the same addresses");
+    Ok(())
 }
 
 // Asks the policy again and again, as the timer of a server does.
@@ -119,4 +117,27 @@ fn released(idling: &Idling) -> anyhow::Result<Receipt> {
             }
         }
     }
+}
+
+// While this process is suspended it calls neither the driver nor NVML: the numbers are the helper's. Returns its
+// device memory before and meanwhile, and the seconds that the driver took to suspend it and to bring it back.
+fn suspend_and_resume(id: DeviceId) -> anyhow::Result<([Bytes; 2], [f64; 2])> {
+    ensure!(
+        id != DeviceId::Host,
+        "on a GPU the server would leave the device, context and all; host memory stays with its process"
+    );
+    let own = OwnHelper::new("demo")?.context("the helper is not installed beside this program")?;
+    let this = helper::Target::of(std::process::id())?;
+    let RoundTrip { suspended, back_s } = round_trip(&own.helper, this, LIMIT_MS, false)?;
+    let back_s = back_s.unwrap_or_else(|error| {
+        // Each of its driver calls would wait for ever.
+        page::complain(&format!("the demo ends, because it could not come back: {error:#}"));
+        std::process::exit(3)
+    });
+    let helper::Suspended { steps, devices, verdict, .. } = suspended?;
+    let before: Option<Bytes> = devices.iter().map(|device| device.process_before).sum();
+    let after = devices.iter().map(|device| device.process_after).sum();
+    let known = before.zip(after).filter(|_| verdict == Verdict::Released);
+    let why_not = || format!("the driver does not report processes here ({verdict})");
+    Ok((known.with_context(why_not)?.into(), [total_s(&steps), back_s]))
 }

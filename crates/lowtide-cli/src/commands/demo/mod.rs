@@ -4,103 +4,70 @@
 //! Both ways use the same pool on the same device; what the usual way lacks is the release. Each
 //! scenario checks its results against the device's own numbers, and is proved if every check passes.
 
-mod between;
-mod content;
 mod idle;
+mod play;
 mod scenario;
 mod setup;
 mod shutdown;
 mod stages;
-mod suspended;
 mod updates;
-mod watch;
 
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use lowtide::device::{Bytes, DeviceId, Source};
+use lowtide::release::Verdict;
 use serde::Serialize;
 
+use self::play::{Entry, Play};
 use self::scenario::Scenario;
 use self::setup::Setup;
 use crate::arguments::{devices, numbers};
 use crate::program::ending::Ending;
 use crate::text::page::{self, Page};
 
-/// A scenario of the demo.
-struct Entry {
-    name: &'static str,
-    /// The subject of the scenario, in a line.
-    about: &'static str,
-    /// The work the usual way and with lowtide, in a line each.
-    how: [&'static str; 2],
-    /// Returns the bytes that it fills and compares.
-    planned: fn(&Setup) -> Bytes,
-    run: fn(&Setup, &mut Scenario) -> anyhow::Result<()>,
-}
-
 const SCENARIOS: [Entry; 5] = [
     Entry {
         name: "stages",
         about: "four models in one process, one after another",
-        how: [
-            "a pipeline keeps every model that it has loaded",
-            "each model is torn down, with a receipt, before the next one loads",
-        ],
-        planned: stages::planned,
-        run: stages::run,
+        today: "a pipeline keeps every model that it has loaded",
+        lowtide: "each model is torn down, with a receipt, before the next one loads",
+        planned: |setup| setup.units(3 * 40),
+        ways: [stages::today, stages::with_lowtide],
     },
     Entry {
         name: "between tasks",
         about: "a model is evaluated on three tasks with large temporary buffers",
-        how: [
-            "buffers are dropped after each task, and stay cached",
-            "after each task: collect, then trim",
-        ],
-        planned: between::planned,
-        run: between::run,
+        today: "buffers are dropped after each task, and stay cached",
+        lowtide: "after each task: collect, then trim",
+        planned: |setup| setup.units(3 * 4 + 4 * 30),
+        ways: [stages::between_tasks; 2],
     },
     Entry {
         name: "shutdown",
         about: "a runner is shut down while an unregistered wrapper holds its weights",
-        how: [
-            "the model is dropped and the allocator's cache emptied; a wrapper still refers to the weights",
-            "wrappers are dropped first; remaining holders are named; the runner is kept",
-        ],
-        planned: shutdown::planned,
-        run: shutdown::run,
+        today: "the model is dropped and the allocator's cache emptied; a wrapper still refers to the weights",
+        lowtide: "wrappers are dropped first; remaining holders are named; the runner is kept",
+        planned: |setup| setup.units(2 * 13),
+        ways: [shutdown::today, shutdown::with_lowtide],
     },
     Entry {
         name: "idle",
         about: "a server works, is idle for a while, and works again",
-        how: [
-            "an idle server keeps all its memory",
-            "after a short idle time the weights sleep and the cache is discarded",
-        ],
-        planned: idle::planned,
-        run: idle::run,
+        today: "an idle server keeps all its memory",
+        lowtide: "after a short idle time the weights sleep and the cache is discarded",
+        planned: |setup| setup.units(3 * 12 + 2 * 4),
+        ways: [idle::today, idle::with_lowtide],
     },
     Entry {
         name: "updates",
         about: "200 weight updates, with a worker paused in place at each",
-        how: [
-            "pause, update, resume; cached memory stays",
-            "the same pauses; cached memory is freed before the gate opens",
-        ],
+        today: "pause, update, resume; cached memory stays",
+        lowtide: "the same pauses; cached memory is freed before the gate opens",
         planned: updates::planned,
-        run: updates::run,
+        ways: [updates::run; 2],
     },
 ];
-
-impl Entry {
-    fn play(&self, setup: &Setup) -> anyhow::Result<Scenario> {
-        let (began, mut scenario) = (Instant::now(), Scenario::new(self.name, self.how));
-        (self.run)(setup, &mut scenario)?;
-        scenario.judge();
-        scenario.took_s = began.elapsed().as_secs_f64();
-        Ok(scenario)
-    }
-}
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Five scenarios, each first the usual way and then with lowtide:\n  \
@@ -159,7 +126,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     }
     let mut scenarios = Vec::new();
     for (entry, number) in SCENARIOS.iter().zip(1..) {
-        let played = entry.play(&setup);
+        let played = Play::run(&setup, entry);
         let scenario = played.with_context(|| format!("scenario {number}, {}", entry.about))?;
         if !options.json {
             let text = || scenario.text(number, entry.about, options.rungs).print();
@@ -172,11 +139,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
         name: setup.device.info().name.clone(),
         source: setup.device.usage()?.source,
         counts: if setup.counts_own { "own" } else { "everybody" },
-        floor_bytes: setup.floor.bytes,
+        floor_bytes: setup.floor.as_ref().ok().copied(),
         unit_bytes: setup.unit,
         hold_ms: options.hold,
         took_s: began.elapsed().as_secs_f64(),
-        proved: scenarios.iter().all(Scenario::is_proved),
+        proved: scenarios.iter().all(|it| it.verdict() == Verdict::Released),
         scenarios,
     };
     drop(setup);
@@ -189,11 +156,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
 }
 
 fn opening(setup: &Setup) -> Page {
-    let (info, floor) = (setup.device.info(), &setup.floor);
+    let info = setup.device.info();
     let mut page = Page::default();
     page.title(&info.id.to_string(), &info.name);
     page.row("uses at most", &setup::budget(setup.unit).to_string());
-    page.row("floor", &floor.bytes.map_or_else(|| floor.reason.clone(), |it| it.to_string()));
+    page.row("floor", &setup.floor.as_ref().map_or_else(Clone::clone, ToString::to_string));
     page.blank();
     page
 }
@@ -205,12 +172,13 @@ fn closing(report: &DemoReport) -> Page {
     };
     let heads = ["today: peak", "left", "lowtide: peak", "left"];
     row("scenario", heads.map(str::to_owned), "verdict");
-    for Scenario { name, today, with, verdict, .. } in &report.scenarios {
+    for scenario in &report.scenarios {
+        let Scenario { name, today, with, .. } = scenario;
         let bytes = [today.peak_bytes, today.after_bytes, with.peak_bytes, with.after_bytes];
-        row(name, bytes.map(|bytes| bytes.to_string()), &verdict.to_string());
+        row(name, bytes.map(|bytes| bytes.to_string()), &scenario.verdict().to_string());
     }
     page.blank();
-    let proved = report.scenarios.iter().filter(|scenario| scenario.is_proved()).count();
+    let proved = report.scenarios.iter().filter(|it| it.verdict() == Verdict::Released).count();
     let (count, seconds) = (report.scenarios.len(), report.took_s);
     page.line(&format!("{proved} of {count} scenarios proved in {seconds:.1} s"));
     page
@@ -223,9 +191,10 @@ mod tests {
     #[test]
     fn the_bytes_done_are_the_bytes_planned() {
         let setup = Setup::open(DeviceId::Host, 8, Duration::ZERO, false).unwrap();
-        for entry in SCENARIOS {
+        for entry in &SCENARIOS {
             let (before, _) = setup.content.progress.counted();
-            assert!(entry.play(&setup).unwrap().is_proved(), "{}", entry.about);
+            let verdict = Play::run(&setup, entry).unwrap().verdict;
+            assert_eq!(verdict, Some(Verdict::Released), "{}", entry.about);
             let (after, _) = setup.content.progress.counted();
             assert_eq!(after - before, (entry.planned)(&setup), "{}", entry.about);
         }

@@ -4,127 +4,101 @@
 use std::sync::Arc;
 
 use lowtide::device::Bytes;
-use lowtide::pool::{Pool, SleepPolicy};
-use lowtide::release::{Lent, Owned, Releaser, Verdict};
+use lowtide::pool::{Pool, Tag};
+use lowtide::release::{Lent, Planned, Verdict};
 
-use super::content::Loaded;
-use super::scenario::Scenario;
+use super::play::Play;
 use super::setup::Setup;
-use super::watch::{Watch, Way};
+use crate::content::Filled;
 
 /// A runner's model, its cache, and the buffers of a registered wrapper, in units.
-pub(super) const RUNNER: [u64; 3] = [8, 4, 1];
+const RUNNER: [u64; 3] = [8, 4, 1];
 const LAYERS: u64 = 4;
 /// The unregistered wrapper: hooks on two layers, each of which refers to the whole model.
 const HOOKS: usize = 2;
 const HOLDER: &str = "profiler.hooks";
 const HELD: &str = "runner.model";
+/// The registered one, which borrows the model.
+const WRAPPER: &str = "runner.pooling";
 
-/// Both ways fill everything.
-pub(super) fn planned(setup: &Setup) -> Bytes {
-    setup.units(RUNNER.iter().sum::<u64>() * 2)
+pub(super) fn today(play: &mut Play<'_>) -> anyhow::Result<()> {
+    let (pool, _) = play.setup.pool()?;
+    let [model, _cache, _buffers] = load(play.setup, &pool)?;
+    let model = Arc::new(model);
+    let _profiler = model.clone();
+    play.begin()?;
+    drop(model);
+    pool.trim(Bytes::ZERO)?;
+    play.end()
 }
 
-pub(super) fn run(setup: &Setup, scenario: &mut Scenario) -> anyhow::Result<()> {
-    scenario.play(setup, Way::Today, |_| {
-        setup.say("shutdown, today".to_owned());
-        let (pool, _) = setup.pool()?;
-        let [model, _cache, _buffers] = load(setup, &pool)?;
-        let model = Arc::new(model);
-        let _profiler = model.clone();
-        let watch = Watch::begin(setup, Way::Today)?;
-        drop(model);
-        pool.trim(Bytes::ZERO)?;
-        watch.end()
-    })?;
-    let (start, mut is_kept) = (setup.settled()?, false);
-    scenario.play(setup, Way::Lowtide, |scenario| {
-        setup.say("shutdown, with lowtide".to_owned());
-        let (pool, releaser) = setup.pool()?;
-        let runner = Runner::start(setup, &pool, &releaser)?;
-        let profiler: Vec<_> = (0..HOOKS).filter_map(|_| runner.model.lend(HOLDER)).collect();
-        let mut watch = Watch::begin(setup, Way::Lowtide)?;
-        scenario.plan = releaser.owners().plan().steps;
-        scenario.receipts.push(releaser.shutdown());
-        watch.hold("pinned")?;
-        drop(profiler);
-        scenario.receipts.push(releaser.shutdown());
-        is_kept = runner.is_empty();
-        watch.end()
-    })?;
+pub(super) fn with_lowtide(play: &mut Play<'_>) -> anyhow::Result<()> {
+    let setup = play.setup;
+    let (pool, releaser) = setup.pool()?;
+    let [model, cache, buffers] = load(setup, &pool)?;
+    let owners = releaser.owners();
+    let model = owners.own(HELD, model).bytes(|it| bytes(it));
+    let cache = owners.own("runner.kv_cache", cache).bytes(|it| bytes(it));
+    let wrapper = owners.declare(WRAPPER).bytes(|(_, buffers): &Wrapper| bytes(buffers));
+    if let Some(lent) = model.lend("runner.pooling.model") {
+        wrapper.put((lent, buffers));
+    }
+    let profiler: Vec<_> = (0..HOOKS).filter_map(|_| model.lend(HOLDER)).collect();
+    play.begin()?;
+    let plan = owners.plan().steps;
+    play.note("plan", &plan, plan.iter().zip(1..).map(row).collect());
+    let pinned = releaser.shutdown();
+    play.note("holders", &pinned.holders, Vec::new());
+    play.hold("pinned")?;
+    drop(profiler);
+    let freed = releaser.shutdown();
+    let is_kept = [&model, &cache].map(|owned| owned.with(Vec::len)) == [None, None]
+        && wrapper.with(|_| ()).is_none();
+    play.end()?;
 
-    let stays = scenario.today.after_bytes;
-    scenario.check(
-        setup.same(stays, scenario.today.before_bytes),
-        format!("today {stays} stay in use, as if nothing had been dropped"),
-    );
-    let (needed, blocks) = (start + setup.units(RUNNER.iter().sum()), LAYERS + 3);
-    scenario.check_peak(setup, needed, blocks, "model, cache and buffers");
-    let order: Vec<&str> = scenario.plan.iter().map(|step| step.name.as_str()).collect();
+    let (stays, before) = (play.scenario.today.after_bytes, play.scenario.today.before_bytes);
+    let what = format!("today {stays} stay in use, as if nothing had been dropped");
+    play.check(setup.same(stays, before, 0), what);
+    let needed = play.start + setup.units(RUNNER.iter().sum());
+    play.check_peak(needed, LAYERS + 3, "model, cache and buffers");
+    let order: Vec<&str> = plan.iter().map(|step| step.name.as_str()).collect();
     let position = |name| order.iter().position(|step| *step == name);
-    let first = position("runner.pooling").is_some_and(|wrapper| Some(wrapper) < position(HELD));
+    let is_first = position(WRAPPER).is_some_and(|wrapper| Some(wrapper) < position(HELD));
     let what = format!("wrappers are dropped before what they wrap: {}", order.join(", "));
-    scenario.check(first, what);
-    let [pinned, freed] = &scenario.receipts[..] else { unreachable!("two shutdowns") };
-    let named = match pinned.holders.as_slice() {
+    play.check(is_first, what);
+    let is_named = match pinned.holders.as_slice() {
         [one] => one.path == HOLDER && one.holds == HELD && one.count == HOOKS,
         _ => false,
     };
-    let is_pinned = named && pinned.verdict == Verdict::Pinned;
+    let what =
+        format!("the first receipt says pinned: {HOLDER} holds {HELD} with {HOOKS} references");
+    play.check(is_named && pinned.verdict == Verdict::Pinned, what);
     let is_freed = freed.verdict == Verdict::Released && freed.holders.is_empty();
-    scenario.holders.clone_from(&pinned.holders);
-    scenario.check(
-        is_pinned,
-        format!("the first receipt says pinned: {HOLDER} holds {HELD} with {HOOKS} references"),
-    );
     let what = format!("once {HOLDER} has let go, the second receipt says released");
-    scenario.check(is_freed, what);
-    scenario.check(is_kept, "the runner is kept, and empty");
-    scenario.check_after(setup, start, "as before the runner was created");
+    play.check(is_freed, what);
+    play.check(is_kept, "the runner is kept, and empty");
+    play.check_after(play.start, "as before the runner was created");
+    play.scenario.receipts = vec![pinned, freed];
     Ok(())
 }
 
-struct Runner {
-    model: Owned<Loaded>,
-    cache: Owned<Loaded>,
-    pooling: Owned<Pooling>,
+/// The model that the registered wrapper borrows, and its own buffers.
+type Wrapper = (Lent<Vec<Filled>>, Vec<Filled>);
+
+fn bytes(blocks: &[Filled]) -> Bytes {
+    blocks.iter().map(|filled| filled.block.size()).sum()
 }
 
-/// A wrapper that is registered as a borrower of the model.
-struct Pooling {
-    model: Lent<Loaded>,
-    buffers: Loaded,
-}
-
-impl Runner {
-    fn start(setup: &Setup, pool: &Pool, releaser: &Releaser) -> anyhow::Result<Runner> {
-        let [model, cache, buffers] = load(setup, pool)?;
-        let owners = releaser.owners();
-        let model = owners.own(HELD, model).bytes(Loaded::bytes);
-        let cache = owners.own("runner.kv_cache", cache).bytes(Loaded::bytes);
-        let lent = model.lend("runner.pooling.model");
-        let pooling = owners.declare("runner.pooling").bytes(|it: &Pooling| it.buffers.bytes());
-        if let Some(model) = lent {
-            pooling.put(Pooling { model, buffers });
-        }
-        Ok(Runner { model, cache, pooling })
-    }
-
-    fn is_empty(&self) -> bool {
-        let layers = self.pooling.with(|pooling| pooling.model.blocks.len());
-        let blocks = [&self.model, &self.cache].map(|owned| owned.with(|it| it.blocks.len()));
-        layers.is_none() && blocks == [None, None]
-    }
+fn row((step, number): (&Planned, u32)) -> String {
+    let bytes = step.bytes.map_or_else(String::new, |bytes| format!(", {bytes}"));
+    let borrows = if step.borrows.is_empty() { "" } else { ", borrows " };
+    format!("{number}. {}{bytes}{borrows}{}", step.name, step.borrows.join(", "))
 }
 
 // Loads the model, its cache, and the buffers of a wrapper.
-fn load(setup: &Setup, pool: &Pool) -> anyhow::Result<[Loaded; 3]> {
-    let weights = pool.tag("weights", SleepPolicy::Offload)?;
-    let cache = pool.tag("cache", SleepPolicy::Discard)?;
-    let [model, keys, buffers] = RUNNER.map(|units| setup.units(units));
-    Ok([
-        setup.content.load(pool, weights, model, LAYERS)?,
-        setup.content.load(pool, cache, keys, 1)?,
-        setup.content.load(pool, weights, buffers, 1)?,
-    ])
+fn load(setup: &Setup, pool: &Pool) -> anyhow::Result<[Vec<Filled>; 3]> {
+    let [model, cache, buffers] = RUNNER;
+    let [model, cache] = setup.load_server(pool, [(model, LAYERS), (cache, 1)])?;
+    let buffers = setup.content.blocks(pool, Tag::default(), setup.units(buffers), 1)?;
+    Ok([model, cache, buffers])
 }

@@ -1,79 +1,110 @@
-//! Models one after another in one process: the usual way uses the sum of their sizes, lowtide the
-//! largest.
+//! Models, and tasks with large temporary buffers, one after another in one process. The usual way uses
+//! the sum of the models, and keeps the buffers cached after they are dropped. lowtide uses the largest
+//! model, and frees the buffers before the next task.
 
 use anyhow::{anyhow, ensure};
 use lowtide::device::Bytes;
 use lowtide::pool::Tag;
 use lowtide::release::{StageError, Stages};
 
-use super::content::Loaded;
-use super::scenario::Scenario;
-use super::setup::Setup;
-use super::watch::{Watch, Way};
+use super::play::Play;
+use super::scenario::Way;
 
 /// The models of a pipeline, in units. Their sum, which the usual way uses, is the most memory that any
 /// scenario uses.
-pub(super) const MODELS: [(&str, u64); 4] =
+const MODELS: [(&str, u64); 4] =
     [("embedder", 6), ("reranker", 10), ("generator", 16), ("judge", 8)];
+/// The model of an evaluation, and the buffers of each of its tasks, in units; those of the first are the
+/// largest.
+const MODEL: u64 = 4;
+const TASKS: [(&str, [u64; 2]); 3] = [("video", [8, 6]), ("image", [4, 2]), ("audio", [5, 5])];
 /// The number of blocks of a model.
 const LAYERS: u64 = 4;
 
-/// The usual way fills; lowtide fills and compares.
-pub(super) fn planned(setup: &Setup) -> Bytes {
-    MODELS.iter().map(|(_, units)| setup.units(units * 3)).sum()
+pub(super) fn today(play: &mut Play<'_>) -> anyhow::Result<()> {
+    let (pool, _) = play.setup.pool()?;
+    play.begin()?;
+    let mut registry = Vec::new();
+    for (_, units) in MODELS {
+        let size = play.setup.units(units);
+        registry.push(play.setup.content.blocks(&pool, Tag::default(), size, LAYERS)?);
+        play.look()?;
+    }
+    play.hold("peak")?;
+    play.end()
 }
 
-pub(super) fn run(setup: &Setup, scenario: &mut Scenario) -> anyhow::Result<()> {
+pub(super) fn with_lowtide(play: &mut Play<'_>) -> anyhow::Result<()> {
+    let setup = play.setup;
+    let (pool, releaser) = setup.pool()?;
+    let before = play.begin()?;
     let models = MODELS.map(|(name, units)| (name, setup.units(units)));
     let sum: Bytes = models.iter().map(|(_, size)| *size).sum();
     let largest = models.iter().map(|(_, size)| *size).fold(Bytes::ZERO, Bytes::max);
-    scenario.play(setup, Way::Today, |_| {
-        let (pool, _) = setup.pool()?;
-        let mut watch = Watch::begin(setup, Way::Today)?;
-        let mut registry: Vec<Loaded> = Vec::new();
-        for (name, size) in models {
-            setup.say(format!("stages, today: loading the {name}"));
-            registry.push(setup.content.load(&pool, Tag::default(), size, LAYERS)?);
-            watch.look()?;
-        }
-        watch.hold("peak")?;
-        watch.end()
-    })?;
-    let (mut seen, mut is_refused) = (Bytes::ZERO, false);
-    scenario.play(setup, Way::Lowtide, |scenario| {
-        let (pool, releaser) = setup.pool()?;
-        let mut watch = Watch::begin(setup, Way::Lowtide)?;
-        let stages = Stages::new(&releaser).budget(watch.before + largest + setup.slack());
-        for (name, size) in models {
-            setup.say(format!("stages, with lowtide: {name}"));
-            let load = || setup.content.load(&pool, Tag::default(), size, LAYERS);
-            let model = stages.load_needing(name, size, load)?;
-            watch.look_at_peak(size == largest)?;
-            let right = setup.content.is_right(&pool, &model)?;
-            ensure!(right, "the {name} has other bytes than were loaded");
-            scenario.receipts.push(model.finish());
-        }
-        let report = stages.report();
-        seen = report.peak_bytes;
-        scenario.note_cleaning(&report, &watch);
-        let load = || Err::<Loaded, _>(anyhow!("it was loaded"));
-        let refused = stages.load_needing("all at once", sum, load).err();
-        is_refused = matches!(refused, Some(StageError::WouldNotFit { .. }));
-        scenario.refused = refused.map(|error| error.to_string());
-        watch.end()
-    })?;
+    let stages = Stages::new(&releaser).budget(before + largest + setup.slack);
+    for (name, size) in models {
+        let load = || setup.content.blocks(&pool, Tag::default(), size, LAYERS);
+        let model = stages.load_needing(name, size, load)?;
+        play.look_at_peak(size == largest)?;
+        let is_right = setup.content.is_right(&*model)?;
+        ensure!(is_right, "the {name} has other bytes than were loaded");
+        play.scenario.receipts.push(model.finish());
+    }
+    let report = stages.report();
+    let load = || Err::<(), _>(anyhow!("it was loaded"));
+    let refused = stages.load_needing("all at once", sum, load).err();
+    let is_refused = matches!(refused, Some(StageError::WouldNotFit { .. }));
+    let refused = refused.map(|error| error.to_string());
+    play.note("refused", &refused, Vec::from_iter(refused.clone()));
+    play.note_cleaning(&report);
+    play.end()?;
 
-    let (today, before) = (scenario.today.peak_bytes, scenario.with.before_bytes);
-    let blocks = LAYERS * MODELS.len() as u64;
-    scenario.check(
-        setup.same_in_blocks(today, scenario.today.before_bytes + sum, blocks),
-        format!("today's peak, {today}, is the sum of the models"),
-    );
-    scenario.check_peak(setup, before + largest, LAYERS, "the largest model alone");
-    let is_same = setup.same(seen, scenario.with.peak_bytes);
-    scenario.check(is_same, format!("the stages report the same peak, {seen}"));
-    scenario.check_after(setup, before, "as before the first stage");
-    scenario.check_receipts();
-    scenario.check(is_refused, "a stage that would not fit was refused before anything was loaded");
+    let (today, seen) = (play.scenario.today.peak_bytes, report.peak_bytes);
+    let (needed, blocks) = (play.scenario.today.before_bytes + sum, LAYERS * MODELS.len() as u64);
+    let what = format!("today's peak, {today}, is the sum of the models");
+    play.check(setup.same(today, needed, blocks), what);
+    play.check_peak(before + largest, LAYERS, "the largest model alone");
+    let is_same = setup.same(seen, play.scenario.with.peak_bytes, 0);
+    play.check(is_same, format!("the stages report the same peak, {seen}"));
+    play.check_after(before, "as before the first stage");
+    play.check_receipts();
+    play.check(is_refused, "a stage that would not fit was refused before anything was loaded");
+    Ok(())
+}
+
+pub(super) fn between_tasks(play: &mut Play<'_>) -> anyhow::Result<()> {
+    let setup = play.setup;
+    let (pool, releaser) = setup.pool()?;
+    let model = setup.content.blocks(&pool, Tag::default(), setup.units(MODEL), LAYERS)?;
+    let (before, stages) = (play.begin()?, Stages::new(&releaser));
+    let mut is_back = true;
+    for (name, buffers) in TASKS {
+        let load = |units| setup.content.block(&pool, Tag::default(), setup.units(units));
+        let frames = buffers.into_iter().map(load).collect::<anyhow::Result<Vec<_>>>()?;
+        play.look_at_peak(buffers == TASKS[0].1)?;
+        let is_right = setup.content.is_right(&frames)?;
+        ensure!(is_right, "a buffer has other bytes than were written");
+        drop(frames);
+        if play.way == Way::Lowtide {
+            play.scenario.receipts.push(stages.between(name));
+            is_back &= setup.same(play.look()?, before, 0);
+        }
+    }
+    if play.way == Way::Today {
+        return play.end();
+    }
+    play.note_cleaning(&stages.report());
+    play.end()?;
+    ensure!(setup.content.is_right(&model)?, "the model changed while tasks were cleaned up");
+
+    let (stays, began) = (play.scenario.today.after_bytes, play.scenario.today.before_bytes);
+    let what = format!("today {stays} stay in use although every buffer was dropped");
+    play.check(stays > began, what);
+    let (_, largest) = TASKS[0];
+    let needed = before + setup.units(largest.iter().sum());
+    play.check_peak(needed, largest.len() as u64, "the model and the largest task");
+    play.check(is_back, format!("back to {before} before each next task"));
+    play.check_after(before, "as before the first task");
+    play.check_receipts();
     Ok(())
 }

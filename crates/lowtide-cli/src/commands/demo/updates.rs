@@ -5,19 +5,19 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use lowtide::device::Bytes;
-use lowtide::pool::{Pool, SleepPolicy, Tag};
-use lowtide::release::{Mode, OwnedPass, Pauses, Receipt, Resume, Step, Trend};
+use lowtide::pool::Tag;
+use lowtide::release::{Mode, Pauses, Resume, Step};
 
-use super::content::{Content, Loaded};
-use super::scenario::Scenario;
-use super::setup::Setup;
-use super::watch::{Watch, Way};
-use crate::text::progress::Progress;
+use super::play::Play;
+use super::scenario::Way;
+use super::setup::{Setup, content};
 
-/// The weights that are updated, the keys and values of requests, and the largest update, in units.
-pub(super) const UPDATED: [u64; 3] = [4, 2, 2];
+/// The weights that are updated and the keys and values of requests, in units and blocks.
+const UPDATED: [(u64, u64); 2] = [(4, LAYERS), (2, REQUESTS)];
+/// The largest update, in units.
+const LARGEST: u64 = 2;
 const UPDATES: u64 = 200;
 /// An update replaces one layer.
 const LAYERS: u64 = 8;
@@ -31,69 +31,96 @@ const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Both ways fill weights, requests and buckets, replace a layer at each update, and compare weights and
 /// requests at the end. What the worker reads meanwhile does not count.
 pub(super) fn planned(setup: &Setup) -> Bytes {
-    let [weights, requests, _] = UPDATED.map(|units| setup.units(units).0);
+    let [weights, requests] = UPDATED.map(|(units, _)| setup.units(units).0);
     let layers = weights / LAYERS * UPDATES;
     let buckets: Bytes = bucket_sizes(setup).into_iter().sum();
     Bytes(2 * (2 * (weights + requests) + layers + buckets.0))
 }
 
-/// What the updates of one way leave to check.
-#[derive(Default)]
-struct Updated {
-    receipts: Vec<Receipt>,
-    /// The number of pauses at which the worker was stopped at a checkpoint.
-    parked: u64,
-    /// The number of steps that the worker did.
-    steps: u64,
-    requests_right: bool,
-    weights_right: bool,
-    trend: Option<Trend>,
-}
-
-pub(super) fn run(setup: &Setup, scenario: &mut Scenario) -> anyhow::Result<()> {
-    let keep_cache = Resume { empty_cache: false, ..Resume::default() };
-    scenario.play(setup, Way::Today, |scenario| {
-        let reserved = &mut scenario.today.reserved_bytes;
-        run_way(setup, Way::Today, keep_cache, reserved, &mut Updated::default())
+pub(super) fn run(play: &mut Play<'_>) -> anyhow::Result<()> {
+    let setup = play.setup;
+    let (pool, releaser) = setup.pool()?;
+    let pauses = Pauses::new(&releaser);
+    let [mut weights, requests] = setup.load_server(&pool, UPDATED)?;
+    let before = play.begin()?;
+    let buckets = bucket_sizes(setup);
+    let largest = buckets.iter().copied().fold(Bytes::ZERO, Bytes::max);
+    let peak = buckets.iter().rposition(|size| *size == largest);
+    let resume = Resume { empty_cache: play.way == Way::Lowtide, ..Resume::default() };
+    let mut parked = 0;
+    let update_all = || -> anyhow::Result<()> {
+        for (size, update) in buckets.into_iter().zip(0..) {
+            let paused = pauses.pause(Mode::InPlace, PATIENCE)?;
+            parked += u64::from(paused.parked() == 1);
+            // New weights arrive in a bucket, and replace a layer.
+            let bucket = setup.content.block(&pool, Tag::default(), size)?;
+            play.look_at_peak(Some(update) == peak)?;
+            setup.content.fill(&mut weights[update % LAYERS as usize])?;
+            drop(bucket);
+            play.scenario.receipts.extend(paused.resume(resume).receipt);
+            play.figures().reserved_bytes.push(pool.counts().physical);
+        }
+        Ok(())
+    };
+    // The worker enters before the first pause, so that every pause stops it. Each of its steps reads the
+    // keys and values of a request, then reaches a checkpoint.
+    let (mut pass, enough) = (releaser.gate().enter().into_owned(), AtomicBool::new(false));
+    let own_content = content(&setup.device)?;
+    let work = || -> anyhow::Result<(u64, bool)> {
+        let (mut steps, mut is_right) = (0, true);
+        for request in requests.iter().cycle().take_while(|_| !enough.load(SeqCst)) {
+            is_right &= own_content.is_right([request])?;
+            steps += 1;
+            ensure!(pass.checkpoint() == Step::Go, "the worker was told to end");
+        }
+        Ok((steps, is_right))
+    };
+    let (steps, requests_stayed) = thread::scope(|scope| {
+        let worker = thread::Builder::new().spawn_scoped(scope, work);
+        let worker = worker.context("starting the worker's thread")?;
+        let done = update_all();
+        // The worker ends even if an update failed.
+        enough.store(true, SeqCst);
+        done.and(worker.join().map_err(|_| anyhow!("the worker panicked"))?)
     })?;
-    let mut updated = Updated::default();
-    scenario.play(setup, Way::Lowtide, |scenario| {
-        let reserved = &mut scenario.with.reserved_bytes;
-        run_way(setup, Way::Lowtide, Resume::default(), reserved, &mut updated)
-    })?;
+    play.end()?;
+    let requests_right = requests_stayed && setup.content.is_right(&requests)?;
+    let weights_right = setup.content.is_right(&weights)?;
+    if play.way == Way::Today {
+        // Only the receipts of lowtide count.
+        play.scenario.receipts.clear();
+        return Ok(());
+    }
 
-    let (before, today) = (scenario.with.before_bytes, &scenario.today.reserved_bytes);
+    let today = &play.scenario.today.reserved_bytes;
     let edge = |reserved: Option<&Bytes>| reserved.copied().unwrap_or_default();
     let grown = edge(today.last()).saturating_sub(edge(today.first()));
-    let page = setup.device.info().page;
-    scenario.check(grown >= page, format!("today reserved memory grew by {grown}"));
-    let largest = bucket_sizes(setup).into_iter().fold(Bytes::ZERO, Bytes::max);
+    let has_grown = grown >= setup.device.info().page;
+    play.check(has_grown, format!("today reserved memory grew by {grown}"));
     let what = "weights, keys and values, and the largest update";
-    scenario.check_peak(setup, before + largest, 1, what);
-    let reserved = &scenario.with.reserved_bytes;
+    play.check_peak(before + largest, 1, what);
+    let reserved = &play.scenario.with.reserved_bytes;
     let (least, most) = (edge(reserved.iter().min()), edge(reserved.iter().max()));
     let is_flat = reserved.len() as u64 == UPDATES && least == most;
     let what = format!("reserved memory is the same after each of the {UPDATES} updates: {most}");
-    scenario.check(is_flat, what);
-    let trend = updated.trend.context("it ran")?;
+    play.check(is_flat, what);
+    let trend = pauses.trend();
     let what = format!("the trend does not rise: {} bytes per update", trend.per_update_bytes);
-    scenario.check(!trend.rising, what);
-    scenario.check_after(setup, before, "as before the first update");
-    let steps = updated.steps;
+    play.check(!trend.rising, what);
+    play.check_after(before, "as before the first update");
     let what = format!("the worker stopped at a checkpoint at every pause, and did {steps} steps");
-    scenario.check(updated.parked == UPDATES, what);
-    scenario.check(updated.requests_right, "every byte of the keys and values is right");
-    scenario.check(updated.weights_right, "every byte of the weights is that of the last update");
-    scenario.receipts = updated.receipts;
-    scenario.check_receipts();
+    play.check(parked == UPDATES, what);
+    play.check(requests_right, "every byte of the keys and values is right");
+    play.check(weights_right, "every byte of the weights is that of the last update");
+    play.check_receipts();
     // The last of 200 stands for all.
-    scenario.receipts.drain(..scenario.receipts.len().saturating_sub(1));
+    play.scenario.receipts.drain(..play.scenario.receipts.len().saturating_sub(1));
     Ok(())
 }
 
 // The sizes of the updates: they vary, and grow as a run goes on.
 fn bucket_sizes(setup: &Setup) -> Vec<Bytes> {
-    let (page, most) = (setup.device.info().page, setup.units(UPDATED[2]));
+    let (page, most) = (setup.device.info().page, setup.units(LARGEST));
     let pages = most.0 / page.0;
     let size = |update: u64| {
         let so_far = 1 + pages * (update + 1) / UPDATES;
@@ -101,78 +128,4 @@ fn bucket_sizes(setup: &Setup) -> Vec<Bytes> {
         Bytes(page.0 * (1 + varied).min(pages))
     };
     (0..UPDATES).map(size).collect()
-}
-
-fn run_way<'a>(
-    setup: &'a Setup,
-    way: Way,
-    resume: Resume,
-    reserved: &mut Vec<Bytes>,
-    updated: &mut Updated,
-) -> anyhow::Result<Watch<'a>> {
-    let (pool, releaser) = setup.pool()?;
-    let pauses = Pauses::new(&releaser);
-    let [weights, requests, _] = UPDATED.map(|units| setup.units(units));
-    let mut weights = setup.content.load(&pool, Tag::default(), weights, LAYERS)?;
-    let cache = pool.tag("kv cache", SleepPolicy::Discard)?;
-    let requests = setup.content.load(&pool, cache, requests, REQUESTS)?;
-    let content = Content::new(&setup.device, Progress::hidden())?;
-    let mut watch = Watch::begin(setup, way)?;
-    let enough = AtomicBool::new(false);
-    let sizes = bucket_sizes(setup);
-    let largest = sizes.iter().zip(0..).max_by_key(|(size, _)| **size).map(|(_, at)| at);
-    let update_all = || -> anyhow::Result<()> {
-        for (size, update) in sizes.into_iter().zip(0..) {
-            if update % 10 == 0 {
-                setup.say(format!("updates, {way}: {update} of {UPDATES}"));
-            }
-            let paused = pauses.pause(Mode::InPlace, PATIENCE)?;
-            updated.parked += u64::from(paused.parked() == 1);
-            // New weights arrive in a bucket, and replace a layer.
-            let bucket = setup.content.load(&pool, Tag::default(), size, 1)?;
-            watch.look_at_peak(Some(update) == largest)?;
-            setup.content.fill(&pool, &mut weights.blocks[(update % LAYERS) as usize])?;
-            drop(bucket);
-            updated.receipts.extend(paused.resume(resume).receipt);
-            reserved.push(pool.counts().physical);
-        }
-        Ok(())
-    };
-    let (steps, requests_stayed) = thread::scope(|scope| {
-        // The worker enters before the first pause, so that every pause stops it.
-        let pass = releaser.gate().enter().into_owned();
-        let step = || work(pass, &content, &pool, &requests, &enough);
-        let worker = thread::Builder::new().spawn_scoped(scope, step);
-        let worker = worker.context("starting the worker's thread")?;
-        let done = update_all();
-        // The worker ends even if an update failed.
-        enough.store(true, SeqCst);
-        let worked = worker.join().map_err(|_| anyhow::anyhow!("the worker panicked"))?;
-        done.and(worked)
-    })?;
-    let watch = watch.end()?;
-    (updated.trend, updated.steps) = (Some(pauses.trend()), steps);
-    updated.requests_right = requests_stayed && setup.content.is_right(&pool, &requests)?;
-    updated.weights_right = setup.content.is_right(&pool, &weights)?;
-    Ok(watch)
-}
-
-// Each step reads the keys and values of a request, then reaches a checkpoint.
-fn work(
-    mut pass: OwnedPass,
-    content: &Content,
-    pool: &Pool,
-    requests: &Loaded,
-    enough: &AtomicBool,
-) -> anyhow::Result<(u64, bool)> {
-    let (mut steps, mut right) = (0, true);
-    for request in requests.blocks.iter().cycle() {
-        if enough.load(SeqCst) {
-            break;
-        }
-        right &= content.holds(pool, request)?;
-        steps += 1;
-        ensure!(pass.checkpoint() == Step::Go, "the worker was told to end");
-    }
-    Ok((steps, right))
 }
