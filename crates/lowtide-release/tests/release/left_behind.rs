@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use lowtide_device::Bytes;
@@ -23,8 +23,9 @@ struct ThreadClock {
     cut_off: Arc<AtomicUsize>,
     /// Whether threads cannot be had.
     has_no_threads: Arc<AtomicBool>,
-    /// Run at the first pause after a part was cut off.
-    at_pause: Arc<Mutex<Option<Receiver<()>>>>,
+    /// Whether the first pause after a part was cut off lasts until that part ends.
+    pauses_until_it_ends: Arc<AtomicBool>,
+    left: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
 impl Clock for ThreadClock {
@@ -34,10 +35,9 @@ impl Clock for ThreadClock {
 
     fn pause(&self, duration: Duration) {
         self.manual.pause(duration);
-        let waits_for = self.at_pause.lock().unwrap().take_if(|_| self.cut_off.load(SeqCst) > 0);
-        if let Some(waits_for) = waits_for {
-            // Until the sender is dropped.
-            let _ = waits_for.recv();
+        let left = self.left.lock().unwrap().take_if(|_| self.pauses_until_it_ends.load(SeqCst));
+        if let Some(left) = left {
+            left.join().unwrap();
         }
     }
 
@@ -50,6 +50,7 @@ impl Clock for ThreadClock {
         while !worker.is_finished() {
             if self.now() > until {
                 self.cut_off.fetch_add(1, SeqCst);
+                *self.left.lock().unwrap() = Some(worker);
                 return false;
             }
             thread::sleep(Duration::from_millis(1));
@@ -82,7 +83,6 @@ struct Hangs {
     lets_work_go_on: bool,
     /// A little more than its limit.
     takes_s: u64,
-    stopped: Mutex<Option<Sender<()>>>,
 }
 
 impl Hangs {
@@ -93,7 +93,6 @@ impl Hangs {
             began: AtomicUsize::default(),
             lets_work_go_on: false,
             takes_s: 61,
-            stopped: Mutex::default(),
         }
     }
 
@@ -115,7 +114,6 @@ impl Hangs {
             }
         }
         assert!(!climb.go_on(), "its limit is over");
-        drop(self.stopped.lock().unwrap().take());
     }
 }
 
@@ -150,9 +148,8 @@ fn mentions(receipt: &Receipt, text: &str) -> bool {
 #[test]
 fn a_rung_that_stops_when_it_is_told_to_leaves_nothing_behind() {
     let world = World::new();
-    let (stopped, has_stopped) = channel();
-    *world.clock.at_pause.lock().unwrap() = Some(has_stopped);
-    let rung = Hangs { stopped: Mutex::new(Some(stopped)), ..Hangs::new(&world) };
+    world.clock.pauses_until_it_ends.store(true, SeqCst);
+    let rung = Hangs::new(&world);
     drop(world.block(4));
     let receipt = world.climb(&Arc::new(rung));
     assert_eq!(receipt.rungs[0].outcome, cut_off(60_000));
