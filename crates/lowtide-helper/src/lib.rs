@@ -13,8 +13,10 @@
 //! | [`rungs`] | hooks for the rungs `suspend` and `exit` |
 //!
 //! What always holds:
-//! - A step is written to the journal before the driver is asked. Whatever moment the helper is killed at,
-//!   the next one knows whom to finish or to bring back.
+//! - A process is written to the journal before it is locked. Whatever moment the helper is killed at, the next
+//!   one knows whom to finish or to bring back.
+//! - The way back to running depends on no disk and no new file, thread or process: a journal that cannot be
+//!   written is written later. Once a checkpoint has succeeded, the answer is not a refusal.
 //! - No step is cancelled. An operation past its limit is left alone, and its devices refuse others by name.
 //! - A restore begins only while what the process needs is free, under a lock of the machine.
 

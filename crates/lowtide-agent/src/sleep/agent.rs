@@ -15,7 +15,7 @@ use crate::memory::context::ProgramContext;
 use crate::memory::virtual_memory::VirtualMemory;
 use crate::memory::{live_contexts, unmanaged};
 use crate::say::say;
-use crate::sleep::suspension::{self, Suspension};
+use crate::sleep::suspension::Suspension;
 use crate::sleep::torch_cache;
 use crate::{gate, obstacles, settings};
 
@@ -249,7 +249,8 @@ impl Agent {
         if !gate::suspend(CLOSING_LIMIT) {
             return Err("busy: a driver call is under way; the process stays asleep".to_owned());
         }
-        suspension::suspend(connection, target)
+        self.suspension
+            .suspend(connection, target)
             .map(|suspended| Answer::Suspended { receipts, suspended })
     }
 

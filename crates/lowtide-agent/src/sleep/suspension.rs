@@ -39,6 +39,9 @@ pub(crate) struct Suspension {
     /// The reason instead, where there is no helper. Found once: the program may change its variables later,
     /// and nobody can read them meanwhile.
     helper: Result<Helper, String>,
+    /// The connection over which the process was suspended. It leads back without a new file, thread or process,
+    /// unless the helper has ended meanwhile.
+    kept: Mutex<Option<Connection>>,
     before: Mutex<Option<Before>>,
 }
 
@@ -53,7 +56,7 @@ struct Before {
 impl Suspension {
     /// Finds the helper. Starts nothing.
     pub(crate) fn new() -> Suspension {
-        Suspension { helper: helper(), before: Mutex::default() }
+        Suspension { helper: helper(), kept: Mutex::default(), before: Mutex::default() }
     }
 
     /// Connects to the helper for a suspend.
@@ -105,6 +108,44 @@ impl Suspension {
         self.before().as_ref().map(|before| Status { is_suspended: true, ..before.status.clone() })
     }
 
+    /// Takes the process off its devices. It sleeps, and the gate is closed to every call.
+    ///
+    /// # Errors
+    /// The reason why it is not suspended, or not known to be. Only the helper's word that the process is on the
+    /// device opens the gate to a wake; until then a touch asks for the process back.
+    pub(crate) fn suspend(
+        &self,
+        mut connection: Connection,
+        target: Target,
+    ) -> Result<Suspended, String> {
+        let suspend = Suspend {
+            target,
+            lock_limit_ms: LOCK_LIMIT.as_millis() as u64,
+            limit_ms: LIMIT.as_millis() as u64,
+            force: false,
+            // A library that communicates is only loaded here. What its communication needs, memory that others
+            // can reach, is an obstacle: with one this process would not have slept, and never gets here.
+            is_alone: true,
+        };
+        let answer = connection.ask(helper::Ask::Suspend(suspend));
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+        let refusal = match answer {
+            Ok(helper::Answer::Suspended(suspended)) => return Ok(suspended),
+            // It goes on; the next call that needs the device waits for it.
+            Ok(helper::Answer::Refused { refusal: refusal @ Refusal::Unfinished { .. } }) => {
+                return Err(refusal.to_string());
+            }
+            Ok(helper::Answer::Refused { refusal }) => refusal,
+            // Nobody knows what it did.
+            Ok(other) => return Err(format!("the helper answered something else: {other:?}")),
+            Err(error) => return Err(with_causes(&error)),
+        };
+        match self.resume() {
+            Ok(Answer::Resumed(_)) => Err(format!("{refusal}; the process stays asleep")),
+            _ => Err(format!("{refusal}; the next use of the device asks for the process back")),
+        }
+    }
+
     /// Brings the process back to its devices, where it sleeps on.
     ///
     /// # Errors
@@ -114,14 +155,11 @@ impl Suspension {
         if !gate::is_suspended() {
             return Ok(Answer::Resumed(Resumed { took_s: 0.0, steps: Vec::new() }));
         }
-        let (mut connection, target) = self.connect()?;
         let (maps, device) = match &*self.before() {
             Some(before) => (before.maps.clone(), before.device),
             None => (Vec::new(), None),
         };
-        let limit_ms = LIMIT.as_millis() as u64;
-        let resume = Resume { target, maps, wait_ms: 0, limit_ms };
-        match connection.ask(helper::Ask::Resume(resume)) {
+        match self.ask_to_resume(&maps) {
             Ok(helper::Answer::Resumed(resumed)) => {
                 gate::fall_asleep();
                 let took_s = began.elapsed().as_secs_f64();
@@ -136,42 +174,30 @@ impl Suspension {
             }
             Ok(helper::Answer::Refused { refusal }) => Err(refusal.to_string()),
             Ok(other) => Err(format!("the helper answered something else: {other:?}")),
-            Err(error) => Err(with_causes(&error)),
+            Err(error) => Err(error),
         }
+    }
+
+    // Over the connection that is kept; if that has ended, over a new one, which is then kept.
+    fn ask_to_resume(&self, maps: &[DeviceBytes]) -> Result<helper::Answer, String> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let target = Target::of(std::process::id()).map_err(|error| with_causes(&error))?;
+        let limit_ms = LIMIT.as_millis() as u64;
+        let resume =
+            || helper::Ask::Resume(Resume { target, maps: maps.to_vec(), wait_ms: 0, limit_ms });
+        if let Some(connection) = &mut *kept
+            && let Ok(answer) = connection.ask(resume())
+        {
+            return Ok(answer);
+        }
+        let mut connection = self.connect()?.0;
+        let answer = connection.ask(resume()).map_err(|error| with_causes(&error));
+        *kept = answer.is_ok().then_some(connection);
+        answer
     }
 
     fn before(&self) -> MutexGuard<'_, Option<Before>> {
         self.before.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Takes the process off its devices. It sleeps, and the gate is closed to every call.
-///
-/// # Errors
-/// The reason why it is not suspended, or not known to be.
-pub(crate) fn suspend(mut connection: Connection, target: Target) -> Result<Suspended, String> {
-    let suspend = Suspend {
-        target,
-        lock_limit_ms: LOCK_LIMIT.as_millis() as u64,
-        limit_ms: LIMIT.as_millis() as u64,
-        force: false,
-        // A library that communicates is only loaded here. What its communication needs, memory that others
-        // can reach, is an obstacle: with one this process would not have slept, and never gets here.
-        is_alone: true,
-    };
-    match connection.ask(helper::Ask::Suspend(suspend)) {
-        Ok(helper::Answer::Suspended(suspended)) => Ok(suspended),
-        // It goes on; the next call that needs the device waits for it.
-        Ok(helper::Answer::Refused { refusal: refusal @ Refusal::Unfinished { .. } }) => {
-            Err(refusal.to_string())
-        }
-        Ok(helper::Answer::Refused { refusal }) => {
-            gate::fall_asleep();
-            Err(format!("{refusal}; the process stays asleep"))
-        }
-        // Nobody knows what it did. The next call that needs the device asks for the process back.
-        Ok(other) => Err(format!("the helper answered something else: {other:?}")),
-        Err(error) => Err(with_causes(&error)),
     }
 }
 

@@ -1,8 +1,9 @@
 //! A program that is suspended, and comes back when it needs the driver.
 
+use std::process::Command;
 use std::time::Instant;
 
-use lowtide_proto::helper::Step;
+use lowtide_proto::helper::{Helper, Step};
 use lowtide_proto::{Answer, Ask};
 use lowtide_types::{Bytes, Verdict};
 
@@ -11,8 +12,14 @@ use crate::program::{LIMIT, Program, Route, World, helper};
 
 /// Starts a program with a block of 4 MiB that can be suspended.
 fn started(world: &World, variables: &[(&str, &str)]) -> Program {
+    started_on_full_disk(world, "", variables)
+}
+
+/// Starts such a program, with a helper that cannot write at these writes of its journal: `2+3`.
+fn started_on_full_disk(world: &World, writes: &str, variables: &[(&str, &str)]) -> Program {
     // It ends soon after the test, and its locks are of this test's machine.
-    let (helper, settings) = (helper(), format!("idle_ms=3000,locks={}", world.folder().display()));
+    let locks = world.folder().display();
+    let (helper, settings) = (helper(), format!("idle_ms=3000,locks={locks},full={writes}"));
     let mut all = vec![
         ("LOWTIDE_HELPER_PROGRAM", helper.to_str().expect("a path of letters")),
         ("LOWTIDE_HELPER", &settings),
@@ -172,5 +179,61 @@ fn a_program_without_a_helper_says_so_and_stays_awake() {
     let Answer::Refused { reason } = program.ask(Ask::Suspend) else { panic!("it is suspended") };
     assert!(reason.contains("the helper did not start") && reason.contains("nowhere"), "{reason}");
     assert!(!program.status().is_asleep);
+    program.does("check 0");
+}
+
+#[test]
+fn a_disk_that_is_full_after_the_lock_keeps_nobody_off_the_device() {
+    let world = World::new();
+    let writes: Vec<String> = (2..40).map(|number| number.to_string()).collect();
+    let mut program = started_on_full_disk(&world, &writes.join("+"), &[]);
+    suspended(&program);
+    program.does("check 0");
+    // What is written before a lock is refused, and the program is asleep as before.
+    let Answer::Refused { reason } = program.ask(Ask::Suspend) else {
+        panic!("nothing is written")
+    };
+    assert!(reason.contains("journal") && reason.ends_with("the process stays asleep"), "{reason}");
+    assert!(!program.status().is_suspended);
+    program.does("check 0");
+}
+
+#[test]
+fn a_touch_tries_again_until_its_limit_whatever_fails() {
+    let world = World::new();
+    let fails = |first: u32, last: u32| {
+        let faults = (first..=last).map(|nth| format!("fail=cuCheckpointProcessRestore@{nth}:999"));
+        faults.collect::<Vec<_>>().join(",")
+    };
+    let mut program = started(&world, &[("LOWTIDE_DOUBLE", &fails(1, 6))]);
+    suspended(&program);
+    program.does("check 0");
+    assert!(
+        world.said().contains("waiting to wake: the driver refused to restore"),
+        "{}",
+        world.said()
+    );
+    drop(program);
+
+    let variables = [("LOWTIDE_DOUBLE", &*fails(1, 12)), ("LOWTIDE_WAKE_TIMEOUT", "700ms")];
+    let world = World::new();
+    let mut program = started(&world, &variables);
+    suspended(&program);
+    let began = Instant::now();
+    program.tell("check 0");
+    assert_ne!(program.answer(), "0", "the call fails");
+    assert!(began.elapsed().as_millis() >= 700, "after its limit, and not before");
+    assert!(world.said().contains("fails with code 999: the driver refused"), "{}", world.said());
+}
+
+#[test]
+fn a_program_whose_helper_was_killed_comes_back_with_another() {
+    let world = World::new();
+    let mut program = started(&world, &[]);
+    suspended(&program);
+    let running = Helper::new(&world.folder().join("run/lowtide"), helper()).running();
+    let pid = running.expect("it answers").expect("it runs").pid().to_string();
+    let killed = Command::new("kill").args(["-9", &pid]).status();
+    assert!(killed.is_ok_and(|status| status.success()), "{pid}");
     program.does("check 0");
 }

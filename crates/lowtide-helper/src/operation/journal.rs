@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
 use lowtide_device::private_files::{PrivateFileError, PrivateFolder};
 use lowtide_proto::helper::{DeviceBytes, Refusal, Step, Target};
@@ -53,15 +54,32 @@ pub(crate) struct Journal {
     name: String,
     boot: String,
     records: Mutex<BTreeMap<Target, Record>>,
+    /// The file does not say what `records` says.
+    is_behind: AtomicBool,
+    writes: AtomicU32,
+    /// The numbers of the writes that fail as on a full disk, for tests.
+    refused_writes: Vec<u32>,
 }
 
 impl Journal {
     /// Reads the journal that an earlier helper left. One of another boot is empty: its processes are gone.
-    pub(crate) fn open(folder: PrivateFolder, name: String) -> Result<Journal, PrivateFileError> {
+    pub(crate) fn open(
+        folder: PrivateFolder,
+        name: String,
+        refused_writes: Vec<u32>,
+    ) -> Result<Journal, PrivateFileError> {
         let boot = boot();
         let records = read(&folder, &name, &boot)?;
         let records = records.into_iter().map(|record| (record.target, record)).collect();
-        Ok(Journal { folder, name, boot, records: Mutex::new(records) })
+        Ok(Journal {
+            folder,
+            name,
+            boot,
+            records: Mutex::new(records),
+            is_behind: AtomicBool::new(false),
+            writes: AtomicU32::new(0),
+            refused_writes,
+        })
     }
 
     /// Returns all records.
@@ -74,13 +92,15 @@ impl Journal {
         lock(&self.records).get(&target).map(|record| record.needs.clone()).unwrap_or_default()
     }
 
-    /// Writes down a record in the place of the process's last one.
+    /// Writes down a record in the place of the process's last one, before a process is locked.
+    ///
+    /// # Errors
+    /// [`Refusal::NoJournal`]. What is not written down is not begun.
     pub(crate) fn write(&self, record: &Record) -> Result<(), Refusal> {
         let mut records = lock(&self.records);
         let before = records.insert(record.target, record.clone());
         let written = self.store(&records);
         if written.is_err() {
-            // What is not written down was not begun.
             match before {
                 Some(before) => records.insert(before.target, before),
                 None => records.remove(&record.target),
@@ -89,14 +109,35 @@ impl Journal {
         written.map_err(|error| Refusal::NoJournal { why: error.to_string() })
     }
 
+    /// Notes how far a process has come that is written down already. A disk that is full does not matter: the next
+    /// helper asks the driver for the state, and [`catch_up`](Self::catch_up) writes this later.
+    pub(crate) fn note(&self, record: &Record) {
+        let mut records = lock(&self.records);
+        records.insert(record.target, record.clone());
+        self.store_or_later(&records);
+    }
+
     /// Removes the record of a process that runs or has ended. Where that cannot be written, the next
     /// helper finds out by itself.
     pub(crate) fn remove(&self, target: Target) {
         let mut records = lock(&self.records);
-        if records.remove(&target).is_some()
-            && let Err(error) = self.store(&records)
+        if records.remove(&target).is_some() {
+            self.store_or_later(&records);
+        }
+    }
+
+    /// Writes down what could not be written when it was noted.
+    pub(crate) fn catch_up(&self) {
+        if self.is_behind.load(SeqCst) {
+            self.store_or_later(&lock(&self.records));
+        }
+    }
+
+    fn store_or_later(&self, records: &BTreeMap<Target, Record>) {
+        if let Err(error) = self.store(records)
+            && !self.is_behind.swap(true, SeqCst)
         {
-            tracing::warn!(%error, "the journal keeps a process that is not suspended any more");
+            tracing::warn!(%error, "the journal is written later");
         }
     }
 
@@ -105,7 +146,12 @@ impl Journal {
             Content { boot: self.boot.clone(), records: records.values().cloned().collect() };
         // Plain data with names for keys: there is nothing that JSON could not hold.
         let bytes = serde_json::to_vec(&content).unwrap_or_default();
-        self.folder.replace(&self.name, &bytes)
+        let number = self.writes.fetch_add(1, SeqCst) + 1;
+        // A folder that is not there refuses as a full one does.
+        let is_refused = self.refused_writes.contains(&number);
+        self.folder.replace(if is_refused { "missing/journal" } else { &self.name }, &bytes)?;
+        self.is_behind.store(false, SeqCst);
+        Ok(())
     }
 }
 
@@ -153,7 +199,7 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let open = || {
             let folder = PrivateFolder::create(&place.path().join("own")).expect("a folder");
-            Journal::open(folder, name_of_journal()).expect("a journal")
+            Journal::open(folder, name_of_journal(), Vec::new()).expect("a journal")
         };
         let record = |pid, step| Record {
             target: Target { pid, start_ticks: 5 },

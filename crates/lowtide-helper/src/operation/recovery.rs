@@ -65,7 +65,10 @@ fn finish(service: &Service, record: &Record, operation: &Arc<Operation>, exclus
             }
             Ok(ProcessState::Locked) => journaled.bring_back(),
             Ok(ProcessState::Checkpointed) => match record.asked {
-                Asked::Suspend => journaled.is_suspended(),
+                Asked::Suspend => {
+                    journaled.is_suspended();
+                    Ok(())
+                }
                 Asked::Resume => {
                     drop(exclusive);
                     return bring_back(service, record, operation);
@@ -86,6 +89,6 @@ fn bring_back(service: &Service, record: &Record, operation: &Arc<Operation>) {
     let ask = Resume { target, maps: Vec::new(), wait_ms: 0, limit_ms: 0 };
     if let Err(error) = service.resume(&ask, operation, Instant::now() + LIMIT) {
         tracing::info!(%error, pid = target.pid, "it stays suspended");
-        let _written = Journaled::new(service, operation, record.clone()).is_suspended();
+        Journaled::new(service, operation, record.clone()).is_suspended();
     }
 }

@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 struct Admitted {
     state: ProcessState,
     needs: Vec<DeviceBytes>,
-    reading: Reading,
+    reading: Option<Reading>,
     _exclusive: (Exclusive, Vec<File>),
 }
 
@@ -42,7 +42,6 @@ impl Service {
         let room_until = began + Duration::from_millis(ask.wait_ms);
         let admitted = self.admit(&process, ask, operation, room_until, deadline)?;
         let waited_s = began.elapsed().as_secs_f64();
-        let before = &admitted.reading;
         let needs = admitted.needs.clone();
         let record = Record { target, asked: Asked::Resume, step: None, needs };
         let mut journaled = Journaled::new(self, operation, record);
@@ -53,8 +52,8 @@ impl Service {
                 return Ok(Resumed { target, was_running: true, waited_s, steps, devices });
             }
             ProcessState::Checkpointed => {
-                if let Err(refusal) = journaled.step(Step::Restore, Duration::ZERO) {
-                    return Err(self.after_refused_restore(&mut journaled, refusal));
+                if let Err(refusal) = journaled.step(Step::Restore) {
+                    self.check_restored(&mut journaled, refusal)?;
                 }
             }
             // A restore that a killed helper began completes by itself.
@@ -63,9 +62,11 @@ impl Service {
         }
         journaled.bring_back()?;
         // It runs, whether its numbers can be read or not.
-        let after = Reading::now().unwrap_or_else(|_| before.clone());
         let uuids: Vec<String> = admitted.needs.iter().map(|need| need.uuid.clone()).collect();
-        let devices = before.changes(&after, pid, &uuids);
+        let devices = match (&admitted.reading, Reading::now()) {
+            (Some(before), Ok(after)) => before.changes(&after, pid, &uuids),
+            _ => Vec::new(),
+        };
         Ok(Resumed {
             target,
             was_running: false,
@@ -75,20 +76,21 @@ impl Service {
         })
     }
 
-    fn after_refused_restore(&self, journaled: &mut Journaled<'_>, refusal: Refusal) -> Refusal {
+    // Returns the refusal, unless the process is on the device all the same: the call failed after it did its
+    // work, or somebody else restored the process.
+    fn check_restored(
+        &self,
+        journaled: &mut Journaled<'_>,
+        refusal: Refusal,
+    ) -> Result<(), Refusal> {
         let target = journaled.record.target;
         match self.driver.state(target.pid) {
-            Ok(ProcessState::Checkpointed) => {
-                let _written = journaled.is_suspended();
-            }
-            // Somebody else restored it: the driver's locks have no owner.
-            Ok(ProcessState::Locked) => {
-                let _brought = journaled.bring_back();
-            }
+            Ok(ProcessState::Locked | ProcessState::Running) => return Ok(()),
+            Ok(ProcessState::Checkpointed) => journaled.is_suspended(),
             Err(Refusal::Ended { .. }) => self.journal.remove(target),
             _ => {}
         }
-        refusal
+        Err(refusal)
     }
 
     /// Waits until there is room for a process and for what it maps afterwards, up to a moment. A process that is
@@ -102,25 +104,30 @@ impl Service {
         deadline: Instant,
     ) -> Result<Admitted, Refusal> {
         let (target, pid) = (ask.target, ask.target.pid);
-        let mut uuids = self.devices_of(target)?;
+        // A process that is on the device comes back without a number of any device.
+        let mut uuids = self.devices_of(target).unwrap_or_default();
         uuids.extend(ask.maps.iter().map(|need| need.uuid.clone()));
         loop {
             let exclusive = self.take(&uuids, operation, deadline)?;
             process.check_moving()?;
-            let (state, reading) = (self.driver.state(pid)?, Reading::now()?);
+            let (state, reading) = (self.driver.state(pid)?, Reading::now());
             let mut needs = self.journal.needs_of(target);
+            if state != ProcessState::Checkpointed {
+                let reading = reading.ok();
+                return Ok(Admitted { state, needs, reading, _exclusive: exclusive });
+            }
+            let reading = reading?;
             if needs.is_empty() {
                 needs = reading.needs_of_stranger(process.resident());
             }
-            match missing(&reading, &needs, &ask.maps) {
-                Some((device, needed, free)) if state == ProcessState::Checkpointed => {
-                    drop(exclusive);
-                    if Instant::now() >= room_until {
-                        let holders = readings::holders(&device);
-                        return Err(Refusal::NoRoom { device, needed, free, holders });
-                    }
-                }
-                _ => return Ok(Admitted { state, needs, reading, _exclusive: exclusive }),
+            let Some((device, needed, free)) = missing(&reading, &needs, &ask.maps) else {
+                let reading = Some(reading);
+                return Ok(Admitted { state, needs, reading, _exclusive: exclusive });
+            };
+            drop(exclusive);
+            if Instant::now() >= room_until {
+                let holders = readings::holders(&device);
+                return Err(Refusal::NoRoom { device, needed, free, holders });
             }
             thread::sleep(PAUSE);
         }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use lowtide_proto::helper::{ProcessState, ProcessStatus, Refusal, Step, StepTime, Target};
@@ -21,6 +22,10 @@ pub(crate) struct Service {
     pub(crate) machine: MachineLocks,
 }
 
+/// The tries to let a locked process go on, and the pause between two.
+const UNLOCK_TRIES: usize = 5;
+const UNLOCK_PAUSE: Duration = Duration::from_millis(20);
+
 /// The steps of one operation, with the times that they took.
 pub(crate) struct Journaled<'a> {
     service: &'a Service,
@@ -35,13 +40,25 @@ impl<'a> Journaled<'a> {
         operation: &'a Operation,
         record: Record,
     ) -> Journaled<'a> {
-        Journaled { service, operation, record, times: Vec::new() }
+        // Room for a lock, a checkpoint, a restore and every unlock: the way back takes no memory.
+        Journaled { service, operation, record, times: Vec::with_capacity(3 + UNLOCK_TRIES) }
     }
 
-    /// Writes a step down, then has the driver do it.
-    pub(crate) fn step(&mut self, step: Step, lock_limit: Duration) -> Result<(), Refusal> {
-        self.record.step = Some(step);
+    /// Writes the process down, then has the driver lock it.
+    pub(crate) fn lock(&mut self, limit: Duration) -> Result<(), Refusal> {
+        self.record.step = Some(Step::Lock);
         self.service.journal.write(&self.record)?;
+        self.take(Step::Lock, limit)
+    }
+
+    /// Notes a step on a process that is locked or off the device, and has the driver do it.
+    pub(crate) fn step(&mut self, step: Step) -> Result<(), Refusal> {
+        self.record.step = Some(step);
+        self.service.journal.note(&self.record);
+        self.take(step, Duration::ZERO)
+    }
+
+    fn take(&mut self, step: Step, lock_limit: Duration) -> Result<(), Refusal> {
         self.operation.begin(step);
         let began = Instant::now();
         self.service.driver.take(step, self.record.target.pid, lock_limit)?;
@@ -49,24 +66,32 @@ impl<'a> Journaled<'a> {
         Ok(())
     }
 
-    /// Lets a locked process go on, and forgets it. Its record stays if that fails, so that the next helper
-    /// tries again.
+    /// Lets a locked process go on, and forgets it. Its record stays if that fails, so that the next question
+    /// or the next helper tries again. The driver is asked first, and everything else comes after it.
     pub(crate) fn bring_back(&mut self) -> Result<(), Refusal> {
         let target = self.record.target;
-        match self.step(Step::Unlock, Duration::ZERO) {
-            Ok(()) | Err(Refusal::Ended { .. }) => {}
-            // Somebody else unlocked it; the driver's locks have no owner.
-            Err(_) if self.service.driver.state(target.pid) == Ok(ProcessState::Running) => {}
-            Err(refusal) => return Err(refusal),
+        for tried in 1.. {
+            let refusal = match self.take(Step::Unlock, Duration::ZERO) {
+                Ok(()) | Err(Refusal::Ended { .. }) => break,
+                Err(refusal) => refusal,
+            };
+            match self.service.driver.state(target.pid) {
+                // Somebody else unlocked it; the driver's locks have no owner.
+                Ok(ProcessState::Running) => break,
+                Ok(ProcessState::Checkpointed) => return Err(refusal),
+                _ if tried == UNLOCK_TRIES => return Err(refusal),
+                _ => thread::sleep(UNLOCK_PAUSE),
+            }
         }
         self.service.journal.remove(target);
         Ok(())
     }
 
-    /// Writes down that the process is off the device.
-    pub(crate) fn is_suspended(&mut self) -> Result<(), Refusal> {
-        self.record = Record { asked: Asked::Suspend, step: None, ..self.record.clone() };
-        self.service.journal.write(&self.record)
+    /// Notes that the process is off the device.
+    pub(crate) fn is_suspended(&mut self) {
+        self.record.asked = Asked::Suspend;
+        self.record.step = None;
+        self.service.journal.note(&self.record);
     }
 }
 

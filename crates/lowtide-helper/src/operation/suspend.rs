@@ -49,17 +49,17 @@ impl Service {
         match self.driver.state(pid)? {
             ProcessState::Running => {
                 check_host_memory(&journaled.record.needs)?;
-                let lock_limit = Duration::from_millis(ask.lock_limit_ms);
-                let locked = journaled.step(Step::Lock, lock_limit);
-                if locked.is_err() && self.driver.state(pid) != Ok(ProcessState::Locked) {
-                    // It runs, or has ended.
-                    self.journal.remove(target);
+                if let Err(refusal) = journaled.lock(Duration::from_millis(ask.lock_limit_ms)) {
+                    return Err(self.undone(&mut journaled, refusal));
                 }
-                locked?;
             }
             // Somebody began, and died: the driver's locks have no owner.
-            ProcessState::Locked => {}
-            ProcessState::Checkpointed => return self.suspended_already(target, &before),
+            ProcessState::Locked => {
+                if let Err(refusal) = self.journal.write(&journaled.record) {
+                    return Err(self.undone(&mut journaled, refusal));
+                }
+            }
+            ProcessState::Checkpointed => return Ok(self.suspended_already(target, &before)),
             state => return Err(Refusal::WrongState { pid, state }),
         }
         if operation.is_left() || process.check_moving().is_err() {
@@ -69,18 +69,19 @@ impl Service {
         // While it is locked its memory stands still: this is what it will need.
         let locked = Reading::now().inspect_err(|_| drop(journaled.bring_back()))?;
         journaled.record.needs = larger(journaled.record.needs, locked.needs_of(pid));
-        if let Err(refusal) = journaled.step(Step::Checkpoint, Duration::ZERO) {
-            return Err(self.after_refused_checkpoint(&mut journaled, refusal));
+        if let Err(refusal) = journaled.step(Step::Checkpoint) {
+            let refusal = self.undone(&mut journaled, refusal);
+            // A call that failed after it did its work: there is no way back but forward.
+            if self.driver.state(pid) != Ok(ProcessState::Checkpointed) {
+                return Err(refusal);
+            }
         }
         self.proof(&mut journaled, &locked, &uuids)
     }
 
-    // A driver that refuses, for managed memory for example, leaves the process locked.
-    fn after_refused_checkpoint(&self, journaled: &mut Journaled<'_>, refusal: Refusal) -> Refusal {
-        if matches!(refusal, Refusal::Ended { .. }) {
-            self.journal.remove(journaled.record.target);
-            return refusal;
-        }
+    // Lets the process go on after a step that failed; returns why it failed, with the state now. A driver that
+    // refuses a checkpoint, for managed memory for example, leaves the process locked.
+    fn undone(&self, journaled: &mut Journaled<'_>, refusal: Refusal) -> Refusal {
         let brought = journaled.bring_back();
         match refusal {
             Refusal::Driver { pid, step, code, name, .. } => {
@@ -101,21 +102,19 @@ impl Service {
     ) -> Result<Suspended, Refusal> {
         let target = journaled.record.target;
         let pid = target.pid;
-        match self.driver.state(pid) {
-            Ok(ProcessState::Checkpointed) => {}
-            Ok(state) => return Err(Refusal::WrongState { pid, state }),
-            Err(refusal) => {
-                if matches!(refusal, Refusal::Ended { .. }) {
-                    self.journal.remove(target);
-                }
-                return Err(refusal);
-            }
+        // The driver has made the checkpoint. Whatever cannot be asked any more, the answer is not a refusal: only a
+        // resume leads back.
+        let state = self.driver.state(pid);
+        if let Err(refusal @ Refusal::Ended { .. }) = state {
+            self.journal.remove(target);
+            return Err(refusal);
         }
-        // It is off the device by the driver's word. Without numbers that is not proved.
+        // Without numbers nothing is proved.
         let (mut after, end) = (Reading::now().ok(), Instant::now() + SETTLE);
         let verdict = |after: &Option<Reading>| {
             let judge = |after| before.verdict(after, pid, uuids);
-            after.as_ref().map_or(Verdict::Unverified, judge)
+            let after = after.as_ref().filter(|_| state == Ok(ProcessState::Checkpointed));
+            after.map_or(Verdict::Unverified, judge)
         };
         while verdict(&after) != Verdict::Released && before.tells(pid) && Instant::now() < end {
             thread::sleep(PAUSE);
@@ -124,7 +123,7 @@ impl Service {
         if let Some(after) = after.as_ref().filter(|_| !before.tells(pid)) {
             journaled.record.needs = fallen(before, after, &journaled.record.needs);
         }
-        journaled.is_suspended()?;
+        journaled.is_suspended();
         let verdict = verdict(&after);
         let after = after.unwrap_or_else(|| before.clone());
         Ok(Suspended {
@@ -137,19 +136,19 @@ impl Service {
         })
     }
 
-    fn suspended_already(&self, target: Target, now: &Reading) -> Result<Suspended, Refusal> {
+    fn suspended_already(&self, target: Target, now: &Reading) -> Suspended {
         let needs = self.journal.needs_of(target);
         let record = Record { target, asked: Asked::Suspend, step: None, needs };
-        self.journal.write(&record)?;
+        self.journal.note(&record);
         let verdict = if now.lists(target.pid) { Verdict::Partial } else { Verdict::Released };
-        Ok(Suspended {
+        Suspended {
             target,
             was_suspended: true,
             steps: Vec::new(),
             devices: Vec::new(),
             verdict,
             needs: record.needs,
-        })
+        }
     }
 }
 

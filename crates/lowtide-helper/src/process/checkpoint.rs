@@ -1,6 +1,7 @@
 //! The driver's calls, as steps on a process.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use lowtide_device::Error;
@@ -13,6 +14,10 @@ use crate::process::handle;
 const NOT_INITIALIZED: i32 = 3;
 const OPERATING_SYSTEM: i32 = 304;
 const NOT_READY: i32 = 600;
+
+/// The tries to ask for a state, and the pause between two.
+const STATE_TRIES: usize = 3;
+const STATE_PAUSE: Duration = Duration::from_millis(5);
 
 /// The driver of this helper, initialised once. A failure is not kept: a driver may be installed later.
 #[derive(Default)]
@@ -34,8 +39,18 @@ impl CheckpointDriver {
         Ok(driver)
     }
 
-    /// Asks for the state of a process.
+    /// Asks for the state of a process, again where the driver fails.
     pub(crate) fn state(&self, pid: u32) -> Result<ProcessState, Refusal> {
+        for _ in 1..STATE_TRIES {
+            match self.state_once(pid) {
+                Err(Refusal::NoDriver { .. }) => thread::sleep(STATE_PAUSE),
+                answer => return answer,
+            }
+        }
+        self.state_once(pid)
+    }
+
+    fn state_once(&self, pid: u32) -> Result<ProcessState, Refusal> {
         match self.driver()?.process_state(pid) {
             Ok(CheckpointState::RUNNING) => Ok(ProcessState::Running),
             Ok(CheckpointState::LOCKED) => Ok(ProcessState::Locked),

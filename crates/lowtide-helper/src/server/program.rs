@@ -135,7 +135,7 @@ fn serve(folder: PrivateFolder) -> Result<(), StartError> {
     let service = Arc::new(Service {
         driver: CheckpointDriver::default(),
         lock_table: Arc::new(LockTable::default()),
-        journal: Journal::open(folder, name_of_journal())?,
+        journal: Journal::open(folder, name_of_journal(), settings.refused_writes)?,
         machine: MachineLocks::new(settings.locks),
     });
     recovery::begin(&service);
@@ -171,20 +171,25 @@ fn only_instance(folder: &PrivateFolder) -> Result<Option<File>, StartError> {
     }
 }
 
-/// What tests tell the helper, in `LOWTIDE_HELPER`: `idle_ms=NUMBER,locks=FOLDER`.
+/// What tests tell the helper, in `LOWTIDE_HELPER`: `idle_ms=NUMBER,locks=FOLDER,full=WRITE+WRITE`.
 struct Settings {
     idle: Duration,
     locks: Option<PathBuf>,
+    refused_writes: Vec<u32>,
 }
 
 impl Settings {
     fn of_environment() -> Settings {
         let text = env::var("LOWTIDE_HELPER").unwrap_or_default();
-        let mut settings = Settings { idle: IDLE, locks: None };
+        let mut settings = Settings { idle: IDLE, locks: None, refused_writes: Vec::new() };
         for (name, value) in text.split(',').filter_map(|word| word.split_once('=')) {
             match name {
                 "idle_ms" => settings.idle = value.parse().map_or(IDLE, Duration::from_millis),
                 "locks" => settings.locks = Some(PathBuf::from(value)).filter(|path| path.is_dir()),
+                "full" => {
+                    let numbers = value.split('+').filter_map(|number| number.parse().ok());
+                    settings.refused_writes = numbers.collect();
+                }
                 _ => {}
             }
         }

@@ -24,8 +24,8 @@ use crate::process::readings::Reading;
 const SILENCE: Duration = Duration::from_secs(10);
 /// The time that a client has to take an answer.
 const TAKING: Duration = Duration::from_secs(5);
-/// The most connections at a time.
-const MOST: usize = 256;
+/// The most connections at a time. A suspended program keeps one for its way back.
+const MOST: usize = 1024;
 /// The time between two looks at whether this helper is still needed.
 const LOOK: Duration = Duration::from_millis(500);
 /// The time by which an operation may miss its own limit before its asker is answered without it.
@@ -50,6 +50,7 @@ pub(crate) fn serve(listener: &UnixListener, path: &Path, service: &Arc<Service>
             // Too few file descriptors, for example: that may pass.
             Err(_) => thread::sleep(LOOK),
         }
+        service.journal.catch_up();
         let is_busy = Arc::strong_count(&connections) > 1 || !service.lock_table.is_empty();
         let is_ours = fs::metadata(path).map(|found| (found.dev(), found.ino())).ok() == ours;
         if is_busy {
@@ -92,69 +93,94 @@ fn converse(mut client: UnixStream, service: &Arc<Service>) {
     if client.write_all(Greeting::line(std::process::id()).as_bytes()).is_err() {
         return;
     }
-    let mut lines = LineReader::default();
-    while let Ok(line) = lines.read(&client, LINE_MOST, Instant::now() + SILENCE) {
-        let answer = Request::from_line(&line).and_then(|ask| reply(ask, service));
+    let mut conversation = Conversation { service: Arc::clone(service), worker: None };
+    let (mut lines, mut silence) = (LineReader::default(), SILENCE);
+    while let Ok(line) = lines.read(&client, LINE_MOST, Instant::now() + silence) {
+        let answer = Request::from_line(&line).and_then(|ask| conversation.reply(ask));
         let answer = answer.unwrap_or_else(|refusal| Answer::Refused { refusal });
+        // Who suspended a process comes back over the same connection: nothing has to be opened for that.
+        silence = if let Answer::Suspended(_) = answer { LONGEST } else { SILENCE };
         if client.write_all(answer.to_line().as_bytes()).is_err() {
             return;
         }
     }
 }
 
-fn reply(ask: Ask, service: &Arc<Service>) -> Result<Answer, Refusal> {
-    match ask {
-        Ask::Suspend(ask) => {
-            let limit = limit(ask.lock_limit_ms, ask.limit_ms);
-            operate(service, ask.target, limit, move |service, operation, deadline| {
-                service.suspend(&ask, operation, deadline).map(Answer::Suspended)
-            })
+type Job = Box<dyn FnOnce() + Send>;
+
+/// What a connection has asked for.
+struct Conversation {
+    service: Arc<Service>,
+    /// The thread of its operations. It stays for the next one, which may lead back to running.
+    worker: Option<mpsc::Sender<Job>>,
+}
+
+impl Conversation {
+    fn reply(&mut self, ask: Ask) -> Result<Answer, Refusal> {
+        match ask {
+            Ask::Suspend(ask) => {
+                let limit = limit(ask.lock_limit_ms, ask.limit_ms);
+                self.operate(ask.target, limit, move |service, operation, deadline| {
+                    service.suspend(&ask, operation, deadline).map(Answer::Suspended)
+                })
+            }
+            Ask::Resume(ask) => {
+                let limit = limit(ask.wait_ms, ask.limit_ms);
+                self.operate(ask.target, limit, move |service, operation, deadline| {
+                    service.resume(&ask, operation, deadline).map(Answer::Resumed)
+                })
+            }
+            Ask::State { target } => self.operate(target, SILENCE, move |service, _, _| {
+                service.state(target).map(Answer::State)
+            }),
+            Ask::List => Ok(Answer::List { processes: self.service.list() }),
+            Ask::Try => {
+                let this = Target { pid: std::process::id(), start_ticks: 0 };
+                self.operate(this, TRIAL_LIMIT, |service, _, deadline| {
+                    service.try_driver(deadline).map(Answer::Tried)
+                })
+            }
+            Ask::Devices => Ok(Answer::Devices { devices: Reading::now()?.numbers() }),
         }
-        Ask::Resume(ask) => {
-            let limit = limit(ask.wait_ms, ask.limit_ms);
-            operate(service, ask.target, limit, move |service, operation, deadline| {
-                service.resume(&ask, operation, deadline).map(Answer::Resumed)
-            })
-        }
-        Ask::State { target } => operate(service, target, SILENCE, move |service, _, _| {
-            service.state(target).map(Answer::State)
-        }),
-        Ask::List => Ok(Answer::List { processes: service.list() }),
-        Ask::Try => {
-            let this = Target { pid: std::process::id(), start_ticks: 0 };
-            operate(service, this, TRIAL_LIMIT, |service, _, deadline| {
-                service.try_driver(deadline).map(Answer::Tried)
-            })
-        }
-        Ask::Devices => Ok(Answer::Devices { devices: Reading::now()?.numbers() }),
     }
+
+    /// Runs an operation in the thread of this connection. One past its limit is left alone, with the thread.
+    fn operate(
+        &mut self,
+        target: Target,
+        limit: Duration,
+        run: impl FnOnce(&Service, &Arc<Operation>, Instant) -> Result<Answer, Refusal> + Send + 'static,
+    ) -> Result<Answer, Refusal> {
+        let (operation, deadline) = (Operation::new(target), Instant::now() + limit);
+        let (service, own) = (Arc::clone(&self.service), Arc::clone(&operation));
+        let (sender, receiver) = mpsc::channel();
+        let job = Box::new(move || {
+            let answer = catch_unwind(AssertUnwindSafe(|| run(&service, &own, deadline)));
+            let broken = || Refusal::Broken { why: "an operation panicked".to_owned() };
+            // Nobody waits any more if it took too long.
+            let _sent = sender.send(answer.unwrap_or_else(|_| Err(broken())));
+        });
+        let worker = self.worker.take().map_or_else(start_worker, Ok)?;
+        // It ends with this connection, and not before.
+        let _sent = worker.send(job);
+        if let Ok(answer) = receiver.recv_timeout(limit + GRACE) {
+            self.worker = Some(worker);
+            return answer;
+        }
+        operation.leave();
+        let (pid, limit_ms) = (target.pid, limit.as_millis() as u64);
+        Err(Refusal::Unfinished { pid, step: operation.step().unwrap_or(Step::Lock), limit_ms })
+    }
+}
+
+fn start_worker() -> Result<mpsc::Sender<Job>, Refusal> {
+    let (sender, jobs) = mpsc::channel::<Job>();
+    let thread = thread::Builder::new().name("operation".to_owned());
+    let started = thread.spawn(move || jobs.into_iter().for_each(|job| job()));
+    started.map_err(|error| Refusal::Broken { why: format!("starting a thread: {error}") })?;
+    Ok(sender)
 }
 
 fn limit(one_ms: u64, other_ms: u64) -> Duration {
     Duration::from_millis(one_ms.saturating_add(other_ms)).min(LONGEST)
-}
-
-/// Runs an operation in a thread of its own. One past its limit is left alone.
-fn operate(
-    service: &Arc<Service>,
-    target: Target,
-    limit: Duration,
-    run: impl FnOnce(&Service, &Arc<Operation>, Instant) -> Result<Answer, Refusal> + Send + 'static,
-) -> Result<Answer, Refusal> {
-    let (operation, deadline) = (Operation::new(target), Instant::now() + limit);
-    let (service, own) = (Arc::clone(service), Arc::clone(&operation));
-    let (sender, receiver) = mpsc::channel();
-    let name = format!("process {}", target.pid);
-    let started = thread::Builder::new().name(name).spawn(move || {
-        let answer = catch_unwind(AssertUnwindSafe(|| run(&service, &own, deadline)));
-        let broken = || Refusal::Broken { why: "an operation panicked".to_owned() };
-        // Nobody waits any more if it took too long.
-        let _sent = sender.send(answer.unwrap_or_else(|_| Err(broken())));
-    });
-    started.map_err(|error| Refusal::Broken { why: format!("starting a thread: {error}") })?;
-    receiver.recv_timeout(limit + GRACE).unwrap_or_else(|_| {
-        operation.leave();
-        let (pid, limit_ms) = (target.pid, limit.as_millis() as u64);
-        Err(Refusal::Unfinished { pid, step: operation.step().unwrap_or(Step::Lock), limit_ms })
-    })
 }

@@ -1,5 +1,6 @@
 //! The helper as a process, on the driver double.
 
+mod faults;
 mod refusals;
 mod rungs;
 mod survival;

@@ -45,10 +45,15 @@ impl World {
 
     /// Returns the helper of this machine, which is started with these settings of the double.
     pub(crate) fn helper_with(&self, double: &str) -> Helper {
+        self.helper_on_full_disk(double, "")
+    }
+
+    /// Returns the helper of this machine, whose journal cannot be written at these writes: `1+3`.
+    pub(crate) fn helper_on_full_disk(&self, double: &str, writes: &str) -> Helper {
         let program = PathBuf::from(env!("CARGO_BIN_EXE_lowtide-helper"));
         let locks = self.folder.path().join("locks");
         // Short, so that no helper outlives its test for long.
-        let settings = format!("idle_ms=2000,locks={}", locks.display());
+        let settings = format!("idle_ms=2000,locks={},full={writes}", locks.display());
         Helper::new(&self.sockets(), program)
             .with_variable("LOWTIDE_CUDA_LIBRARY", Double::path())
             .with_variable("LOWTIDE_NVML_LIBRARY", Double::path())
