@@ -164,6 +164,8 @@ fn memory_over_time_is_in_the_json_for_both_ways() {
             let seen: Vec<_> = own.iter().map(|sample| bytes(&sample["bytes"])).collect();
             assert_eq!(seen.iter().copied().max(), numbers["peak_bytes"].as_u64(), "{scenario}");
             assert!(seen.contains(&bytes(&numbers["after_bytes"])), "{seen:?}");
+            let is_row = |three: &[u64]| three[0] == three[1] && three[1] == three[2];
+            assert!(!seen.windows(3).any(is_row), "a row is kept by its ends: {seen:?}");
         }
     }
 }

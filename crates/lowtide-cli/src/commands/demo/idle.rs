@@ -12,13 +12,13 @@ use lowtide::release::{Idle, IdleOptions, Idling, Receipt, Target, Tick, Verdict
 use lowtide_proto::helper;
 use serde_json::json;
 
-use super::play::Play;
+use super::scenario::{Play, Size};
 use super::setup::ASLEEP;
 use crate::commands::helper::{OwnHelper, RoundTrip, round_trip, total_s};
 use crate::text::page;
 
 /// The memory of an idle server, in units and blocks: weights that are kept and a cache that is discarded.
-const SERVER: [(u64, u64); 2] = [(ASLEEP, LAYERS), (4, 1)];
+const SERVER: [Size; 2] = [(ASLEEP, LAYERS), (4, 1)];
 const LAYERS: u64 = 8;
 /// The idle time before memory is freed.
 const QUIET: Duration = Duration::from_millis(200);
@@ -30,27 +30,25 @@ const TICK: Duration = Duration::from_millis(10);
 const LIMIT_MS: u64 = 60_000;
 
 pub(super) fn today(play: &mut Play<'_>) -> anyhow::Result<()> {
-    let (pool, _) = play.setup.pool()?;
-    let _served = play.setup.load_server(&pool, SERVER)?;
+    let _served = play.load_server(SERVER)?;
     play.begin()?;
     thread::sleep(QUIET);
     play.end()
 }
 
 pub(super) fn with_lowtide(play: &mut Play<'_>) -> anyhow::Result<()> {
-    let setup = play.setup;
-    let (pool, releaser) = setup.pool()?;
+    let Play { setup, releaser, .. } = *play;
     let options = IdleOptions { enabled: true, after: QUIET, ..IdleOptions::default() };
     let idle = Idle::new(options, Arc::new(SystemClock::default()));
-    // Where only the memory of all processes is reported, what the others used before is theirs.
-    let others = if setup.counts_own { Bytes::ZERO } else { setup.others };
+    // Beside the floor, the memory of others and the growth of the context may be in use.
+    let beside = setup.others + setup.slack;
     let target = match &setup.floor {
-        Ok(floor) if !setup.counts_own => Target::Under(others + *floor + setup.slack),
+        Ok(floor) if !setup.counts_own => Target::Under(*floor + beside),
         _ => Target::Floor,
     };
-    let idling = Idling::new(&releaser, &idle).to(target);
+    let idling = Idling::new(releaser, &idle).to(target);
     let task = idling.work()?;
-    let [weights, _cache] = setup.load_server(&pool, SERVER)?;
+    let [weights, _cache] = play.load_server(SERVER)?;
     let addresses = || weights.iter().map(|filled| filled.block.address()).collect::<Vec<_>>();
     let loaded_at = addresses();
     play.begin()?;
@@ -70,7 +68,8 @@ pub(super) fn with_lowtide(play: &mut Play<'_>) -> anyhow::Result<()> {
         "out_s": times.map(|[out_s, _]| out_s), "back_s": times.map(|[_, back_s]| back_s),
         "why_not": suspended.as_ref().err(),
     });
-    play.note("suspended", value, vec![words]);
+    play.scenario.suspended = Some(value);
+    play.scenario.rows.push(("suspended", words));
     let _task = idling.work()?;
     let woken = play.hold("awake")?;
     let is_right = setup.content.is_right(&weights)? && addresses() == loaded_at;
@@ -84,11 +83,9 @@ pub(super) fn with_lowtide(play: &mut Play<'_>) -> anyhow::Result<()> {
     let after = play.scenario.with.after_bytes;
     let (is_floor, what) = match &setup.floor {
         Err(reason) => (false, format!(", and the floor is not known: {reason}")),
-        Ok(floor) if others + setup.slack == Bytes::ZERO => {
-            (after <= *floor, format!("; the floor is {floor}"))
-        }
+        Ok(floor) if beside == Bytes::ZERO => (after <= *floor, format!("; the floor is {floor}")),
         Ok(floor) => {
-            let most = others + *floor + setup.slack;
+            let most = *floor + beside;
             let what = format!("; a bare context uses {floor}, with its growth up to {most}");
             (after <= most, what)
         }

@@ -5,7 +5,6 @@
 //! scenario checks its results against the device's own numbers, and is proved if every check passes.
 
 mod idle;
-mod play;
 mod scenario;
 mod setup;
 mod shutdown;
@@ -19,9 +18,8 @@ use lowtide::device::{Bytes, DeviceId, Source};
 use lowtide::release::Verdict;
 use serde::Serialize;
 
-use self::play::{Entry, Play};
-use self::scenario::Scenario;
-use self::setup::Setup;
+use self::scenario::{Entry, Scenario};
+use self::setup::{Setup, UNITS};
 use crate::arguments::{devices, numbers};
 use crate::program::ending::Ending;
 use crate::text::page::{self, Page};
@@ -118,7 +116,7 @@ struct DemoReport {
 pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     let began = Instant::now();
     let id = options.device.unwrap_or_else(devices::best);
-    let setup = Setup::open(id, options.divide, Duration::from_millis(options.hold), options.json)?;
+    let setup = Setup::open(id, options.divide, Duration::from_millis(options.hold))?;
     let progress = &setup.content.progress;
     progress.plan(SCENARIOS.iter().map(|entry| (entry.planned)(&setup)).sum());
     if !options.json {
@@ -126,8 +124,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     }
     let mut scenarios = Vec::new();
     for (entry, number) in SCENARIOS.iter().zip(1..) {
-        let played = Play::run(&setup, entry);
-        let scenario = played.with_context(|| format!("scenario {number}, {}", entry.about))?;
+        let scenario = Scenario::run(&setup, entry);
+        let scenario = scenario.with_context(|| format!("scenario {number}, {}", entry.about))?;
         if !options.json {
             let text = || scenario.text(number, entry.about, options.rungs).print();
             progress.suspend(text)?;
@@ -159,7 +157,7 @@ fn opening(setup: &Setup) -> Page {
     let info = setup.device.info();
     let mut page = Page::default();
     page.title(&info.id.to_string(), &info.name);
-    page.row("uses at most", &setup::budget(setup.unit).to_string());
+    page.row("uses at most", &setup.units(UNITS).to_string());
     page.row("floor", &setup.floor.as_ref().map_or_else(Clone::clone, ToString::to_string));
     page.blank();
     page
@@ -189,14 +187,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bytes_done_are_the_bytes_planned() {
-        let setup = Setup::open(DeviceId::Host, 8, Duration::ZERO, false).unwrap();
+    fn the_bytes_done_are_planned_and_no_scenario_uses_more_than_the_models_together() {
+        let setup = Setup::open(DeviceId::Host, 8, Duration::ZERO).unwrap();
+        let models = setup.units(stages::MODELS.iter().map(|(_, units)| units).sum());
         for entry in &SCENARIOS {
             let (before, _) = setup.content.progress.counted();
-            let verdict = Play::run(&setup, entry).unwrap().verdict;
-            assert_eq!(verdict, Some(Verdict::Released), "{}", entry.about);
+            let scenario = Scenario::run(&setup, entry).unwrap();
+            assert_eq!(scenario.verdict(), Verdict::Released, "{}", entry.about);
             let (after, _) = setup.content.progress.counted();
             assert_eq!(after - before, (entry.planned)(&setup), "{}", entry.about);
+            let Scenario { today, with, .. } = scenario;
+            assert!(today.peak_bytes.max(with.peak_bytes) <= models, "{}", entry.about);
         }
     }
 }

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use lowtide::device::{Bytes, Device, DeviceId, Error as DeviceError, HostOptions};
-use lowtide::pool::{Pool, Scope, SleepPolicy, Tag};
+use lowtide::pool::{Pool, Scope, Tag};
 use lowtide::release::{Gauge, Releaser};
 use lowtide_device::headroom;
 use lowtide_device::survey::{Survey, survey};
 
 use crate::arguments::devices;
 use crate::commands::floor;
-use crate::content::{Content, Filled, distinct_words};
+use crate::content::{Content, distinct_words};
 use crate::text::progress::{self, Progress};
 
 /// A unit where memory suffices: models of 1.5 to 4 GiB on a GPU, of 96 to 256 MiB on `host`.
@@ -20,7 +20,7 @@ const UNIT_OF_A_GPU: Bytes = Bytes::mib(256);
 const UNIT_OF_HOST: Bytes = Bytes::mib(16);
 /// The device memory that all scenarios need, one after another, in units: the sum of all models, and a
 /// reserve.
-const UNITS: u64 = 40 + 2;
+pub(super) const UNITS: u64 = 40 + 2;
 /// The most that a scenario has asleep, in units.
 pub(super) const ASLEEP: u64 = 12;
 /// The host memory needed beside backups: patterns, what is read back, the program itself.
@@ -40,48 +40,50 @@ pub(super) struct Setup {
     pub(super) hold: Duration,
     /// The memory of a bare context, or the reason why it is not known.
     pub(super) floor: Result<Bytes, String>,
-    /// The memory in use before our context was created.
+    /// The memory that others used when our context was new, where it counts.
     pub(super) others: Bytes,
     /// True if the driver reports the memory of this process. Otherwise the memory of all counts.
     pub(super) counts_own: bool,
     /// The memory that may be left over: nothing, except for the growth of a context.
     pub(super) slack: Bytes,
-    /// True if memory over time is recorded.
-    pub(super) takes_samples: bool,
 }
 
 impl Setup {
     /// Opens the device and uses it once.
-    pub(super) fn open(
-        id: DeviceId,
-        divide: u64,
-        hold: Duration,
-        takes_samples: bool,
-    ) -> anyhow::Result<Setup> {
-        let (device, unit, floor, others, slack) = if id == DeviceId::Host {
-            let fits = |unit| headroom::require(budget(unit) + BESIDE);
-            let unit = largest(UNIT_OF_HOST, divide, fits)?;
-            let options = HostOptions { budget: Some(budget(unit)), ..HostOptions::default() };
-            (Device::host(options)?, unit, Ok(Bytes::ZERO), Bytes::ZERO, Bytes::ZERO)
-        } else {
-            // The floor is measured before this process has a context of its own.
-            let (floor, others) = floor_of(id);
-            let device = devices::open(id)?;
-            let usage = device.usage()?;
-            let fits = |unit: Bytes| {
-                let (requested, free, total) = (budget(unit), usage.free, usage.total);
-                if requested > free {
-                    return Err(DeviceError::OutOfMemory { device: id, requested, free, total });
-                }
-                headroom::require(Bytes(unit.0 * ASLEEP) + BESIDE)
-            };
-            let unit = largest(UNIT_OF_A_GPU, divide, fits)?;
-            (device, unit, floor, others, GROWTH)
+    pub(super) fn open(id: DeviceId, divide: u64, hold: Duration) -> anyhow::Result<Setup> {
+        // The floor is measured before this process has a context of its own.
+        let floor = if id == DeviceId::Host { Ok(Bytes::ZERO) } else { floor_of(id) };
+        let floor = floor.map_err(|error| format!("{error:#}"));
+        let device = devices::open(id)?;
+        let (usage, counts_own) = (device.usage()?, device.own().is_some());
+        // Host memory holds what is asleep, and on `host` everything.
+        let (top, on_host, slack) = match id {
+            DeviceId::Host => (UNIT_OF_HOST, UNITS, Bytes::ZERO),
+            _ => (UNIT_OF_A_GPU, ASLEEP, GROWTH),
         };
-        let (mut content, counts_own) = (content(&device)?, device.own().is_some());
-        warm_up(&device, &content)?;
+        let unit = largest(top, divide, |unit| {
+            let (requested, free, total) = (Bytes(unit.0 * UNITS), usage.free, usage.total);
+            let error = DeviceError::OutOfMemory { device: id, requested, free, total };
+            ensure!(requested <= free, error);
+            Ok(headroom::require(Bytes(unit.0 * on_host) + BESIDE)?)
+        })?;
+        let device = if id == DeviceId::Host {
+            let budget = Some(Bytes(unit.0 * UNITS));
+            Device::host(HostOptions { budget, ..HostOptions::default() })?
+        } else {
+            device
+        };
+        let mut content = content(&device)?;
+        // A context grows when its first copies, digests and sleeps run. That belongs to no scenario.
+        let pool = Pool::new(&device)?;
+        let page = content.block(&pool, Tag::default(), device.info().page)?;
+        pool.sleep(Scope::Whole)?;
+        pool.wake(Scope::Whole)?;
+        ensure!(content.is_right([&page])?, "a page changed on its way to the host and back");
         content.progress = Progress::of(Bytes::ZERO);
-        Ok(Setup { device, unit, content, hold, floor, others, counts_own, slack, takes_samples })
+        let bare = if counts_own { Bytes::ZERO } else { usage.in_use() };
+        let others = bare.saturating_sub(floor.clone().unwrap_or_default());
+        Ok(Setup { device, unit, content, hold, floor, others, counts_own, slack })
     }
 
     /// Returns the size of so many units.
@@ -124,19 +126,6 @@ impl Setup {
         self.floor.iter().for_each(|floor| releaser.set_floor(*floor));
         Ok((pool, releaser))
     }
-
-    /// Loads weights that a sleep keeps and a cache that it discards, each in units and in blocks.
-    pub(super) fn load_server(
-        &self,
-        pool: &Pool,
-        [weights, cache]: [(u64, u64); 2],
-    ) -> anyhow::Result<[Vec<Filled>; 2]> {
-        let load = |name, policy, (units, blocks)| {
-            self.content.blocks(pool, pool.tag(name, policy)?, self.units(units), blocks)
-        };
-        let weights = load("weights", SleepPolicy::Offload, weights)?;
-        Ok([weights, load("cache", SleepPolicy::Discard, cache)?])
-    }
 }
 
 /// Creates content that shows no progress.
@@ -144,16 +133,11 @@ pub(super) fn content(device: &Device) -> anyhow::Result<Content> {
     Content::new(device, Bytes::mib(2), Progress::hidden(), distinct_words)
 }
 
-/// Returns the device memory that all scenarios need, one after another.
-pub(super) fn budget(unit: Bytes) -> Bytes {
-    Bytes(unit.0 * UNITS)
-}
-
 // The largest unit that fits: the usual one, or halved until it does.
 fn largest(
     top: Bytes,
     divide: u64,
-    fits: impl Fn(Bytes) -> Result<(), DeviceError>,
+    fits: impl Fn(Bytes) -> anyhow::Result<()>,
 ) -> anyhow::Result<Bytes> {
     let least = Bytes::mib(2);
     let rounded = |bytes: u64| Bytes(bytes / least.0 * least.0).max(least);
@@ -164,51 +148,35 @@ fn largest(
     fits(unit).context("not even the smallest demo fits").map(|()| unit)
 }
 
-// The memory of a bare context, and the memory in use before ours was created.
-fn floor_of(id: DeviceId) -> (Result<Bytes, String>, Bytes) {
+// The memory of a bare context.
+fn floor_of(id: DeviceId) -> anyhow::Result<Bytes> {
     let spinner = progress::spinner(format!("measuring the floor of {id}"));
     let Survey { devices, nvml, .. } = survey();
     let device = devices.iter().find(|device| device.info.id == id);
     // A device that is missing is reported when it is opened.
-    let found = device.context("there is no such device").and_then(|device| {
-        floor::of(device, &nvml.version.unwrap_or_default(), false).map(|found| found.floor.bytes)
-    });
+    let device = device.context("there is no such device");
+    let found = device.and_then(|it| floor::of(it, &nvml.version.unwrap_or_default(), false));
     spinner.finish_and_clear();
-    let usage = device.and_then(|device| device.usage);
-    let others = usage.map(|usage| usage.in_use()).unwrap_or_default();
-    (found.map_err(|error| format!("{error:#}")), others)
-}
-
-// A context grows when its first copies, digests and sleeps run. That belongs to no scenario.
-fn warm_up(device: &Device, content: &Content) -> anyhow::Result<()> {
-    let pool = Pool::new(device)?;
-    let page = content.block(&pool, Tag::default(), device.info().page)?;
-    pool.sleep(Scope::Whole)?;
-    pool.wake(Scope::Whole)?;
-    ensure!(content.is_right([&page])?, "a page changed on its way to the host and back");
-    Ok(())
+    Ok(found?.floor.bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lowtide_device::HostLimit;
 
     #[test]
     fn a_unit_is_halved_until_it_fits_and_a_machine_that_is_too_small_is_reported() {
         let unit = |left: Bytes| {
             largest(UNIT_OF_A_GPU, 1, |unit| {
-                let (requested, limit, promised) = (budget(unit), HostLimit::Machine, Bytes::ZERO);
-                let error = DeviceError::NoHostHeadroom { requested, left, limit, promised };
-                if requested <= left { Ok(()) } else { Err(error) }
+                ensure!(unit.0 * UNITS <= left.0, "{left} left");
+                Ok(())
             })
         };
         assert_eq!(unit(Bytes::gib(100)).unwrap(), UNIT_OF_A_GPU);
         assert_eq!(unit(Bytes::gib(10)).unwrap(), Bytes::mib(128));
         assert_eq!(unit(Bytes::mib(100)).unwrap(), Bytes::mib(2));
-        let needed = "not enough host memory: 84.0 MiB needed, 50.0 MiB left";
         let error = format!("{:#}", unit(Bytes::mib(50)).unwrap_err());
-        assert!(error.contains(&format!("not even the smallest demo fits: {needed}")), "{error}");
+        assert_eq!(error, "not even the smallest demo fits: 50.0 MiB left");
         assert_eq!(largest(UNIT_OF_HOST, 3, |_| Ok(())).unwrap(), Bytes::mib(4));
     }
 }

@@ -4,11 +4,10 @@
 use std::sync::Arc;
 
 use lowtide::device::Bytes;
-use lowtide::pool::{Pool, Tag};
-use lowtide::release::{Lent, Planned, Verdict};
+use lowtide::pool::Tag;
+use lowtide::release::{Holder, Lent, Planned, Verdict};
 
-use super::play::Play;
-use super::setup::Setup;
+use super::scenario::Play;
 use crate::content::Filled;
 
 /// A runner's model, its cache, and the buffers of a registered wrapper, in units.
@@ -22,20 +21,18 @@ const HELD: &str = "runner.model";
 const WRAPPER: &str = "runner.pooling";
 
 pub(super) fn today(play: &mut Play<'_>) -> anyhow::Result<()> {
-    let (pool, _) = play.setup.pool()?;
-    let [model, _cache, _buffers] = load(play.setup, &pool)?;
+    let [model, _cache, _buffers] = load(play)?;
     let model = Arc::new(model);
     let _profiler = model.clone();
     play.begin()?;
     drop(model);
-    pool.trim(Bytes::ZERO)?;
+    play.pool.trim(Bytes::ZERO)?;
     play.end()
 }
 
 pub(super) fn with_lowtide(play: &mut Play<'_>) -> anyhow::Result<()> {
-    let setup = play.setup;
-    let (pool, releaser) = setup.pool()?;
-    let [model, cache, buffers] = load(setup, &pool)?;
+    let Play { setup, releaser, .. } = *play;
+    let [model, cache, buffers] = load(play)?;
     let owners = releaser.owners();
     let model = owners.own(HELD, model).bytes(|it| bytes(it));
     let cache = owners.own("runner.kv_cache", cache).bytes(|it| bytes(it));
@@ -46,9 +43,9 @@ pub(super) fn with_lowtide(play: &mut Play<'_>) -> anyhow::Result<()> {
     let profiler: Vec<_> = (0..HOOKS).filter_map(|_| model.lend(HOLDER)).collect();
     play.begin()?;
     let plan = owners.plan().steps;
-    play.note("plan", &plan, plan.iter().zip(1..).map(row).collect());
+    let rows: Vec<_> = plan.iter().zip(1..).map(row).collect();
+    play.scenario.rows.push(("plan", rows.join("\n")));
     let pinned = releaser.shutdown();
-    play.note("holders", &pinned.holders, Vec::new());
     play.hold("pinned")?;
     drop(profiler);
     let freed = releaser.shutdown();
@@ -66,10 +63,8 @@ pub(super) fn with_lowtide(play: &mut Play<'_>) -> anyhow::Result<()> {
     let is_first = position(WRAPPER).is_some_and(|wrapper| Some(wrapper) < position(HELD));
     let what = format!("wrappers are dropped before what they wrap: {}", order.join(", "));
     play.check(is_first, what);
-    let is_named = match pinned.holders.as_slice() {
-        [one] => one.path == HOLDER && one.holds == HELD && one.count == HOOKS,
-        _ => false,
-    };
+    let is_wrapper = |it: &Holder| (&*it.path, &*it.holds, it.count) == (HOLDER, HELD, HOOKS);
+    let is_named = matches!(&*pinned.holders, [one] if is_wrapper(one));
     let what =
         format!("the first receipt says pinned: {HOLDER} holds {HELD} with {HOOKS} references");
     play.check(is_named && pinned.verdict == Verdict::Pinned, what);
@@ -78,6 +73,7 @@ pub(super) fn with_lowtide(play: &mut Play<'_>) -> anyhow::Result<()> {
     play.check(is_freed, what);
     play.check(is_kept, "the runner is kept, and empty");
     play.check_after(play.start, "as before the runner was created");
+    (play.scenario.plan, play.scenario.holders) = (plan, pinned.holders.clone());
     play.scenario.receipts = vec![pinned, freed];
     Ok(())
 }
@@ -96,9 +92,8 @@ fn row((step, number): (&Planned, u32)) -> String {
 }
 
 // Loads the model, its cache, and the buffers of a wrapper.
-fn load(setup: &Setup, pool: &Pool) -> anyhow::Result<[Vec<Filled>; 3]> {
+fn load(play: &Play<'_>) -> anyhow::Result<[Vec<Filled>; 3]> {
     let [model, cache, buffers] = RUNNER;
-    let [model, cache] = setup.load_server(pool, [(model, LAYERS), (cache, 1)])?;
-    let buffers = setup.content.blocks(pool, Tag::default(), setup.units(buffers), 1)?;
-    Ok([model, cache, buffers])
+    let [model, cache] = play.load_server([(model, LAYERS), (cache, 1)])?;
+    Ok([model, cache, play.load(Tag::default(), (buffers, 1))?])
 }

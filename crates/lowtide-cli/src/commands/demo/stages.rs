@@ -3,16 +3,14 @@
 //! model, and frees the buffers before the next task.
 
 use anyhow::{anyhow, ensure};
-use lowtide::device::Bytes;
 use lowtide::pool::Tag;
 use lowtide::release::{StageError, Stages};
 
-use super::play::Play;
-use super::scenario::Way;
+use super::scenario::{Play, Way};
 
 /// The models of a pipeline, in units. Their sum, which the usual way uses, is the most memory that any
 /// scenario uses.
-const MODELS: [(&str, u64); 4] =
+pub(super) const MODELS: [(&str, u64); 4] =
     [("embedder", 6), ("reranker", 10), ("generator", 16), ("judge", 8)];
 /// The model of an evaluation, and the buffers of each of its tasks, in units; those of the first are the
 /// largest.
@@ -22,30 +20,27 @@ const TASKS: [(&str, [u64; 2]); 3] = [("video", [8, 6]), ("image", [4, 2]), ("au
 const LAYERS: u64 = 4;
 
 pub(super) fn today(play: &mut Play<'_>) -> anyhow::Result<()> {
-    let (pool, _) = play.setup.pool()?;
     play.begin()?;
     let mut registry = Vec::new();
-    for (_, units) in MODELS {
-        let size = play.setup.units(units);
-        registry.push(play.setup.content.blocks(&pool, Tag::default(), size, LAYERS)?);
-        play.look()?;
+    for (name, units) in MODELS {
+        play.say(name);
+        registry.push(play.load(Tag::default(), (units, LAYERS))?);
+        play.look(registry.len() == MODELS.len())?;
     }
-    play.hold("peak")?;
     play.end()
 }
 
 pub(super) fn with_lowtide(play: &mut Play<'_>) -> anyhow::Result<()> {
-    let setup = play.setup;
-    let (pool, releaser) = setup.pool()?;
+    let Play { setup, releaser, .. } = *play;
     let before = play.begin()?;
-    let models = MODELS.map(|(name, units)| (name, setup.units(units)));
-    let sum: Bytes = models.iter().map(|(_, size)| *size).sum();
-    let largest = models.iter().map(|(_, size)| *size).fold(Bytes::ZERO, Bytes::max);
-    let stages = Stages::new(&releaser).budget(before + largest + setup.slack);
-    for (name, size) in models {
-        let load = || setup.content.blocks(&pool, Tag::default(), size, LAYERS);
+    let sizes = MODELS.map(|(_, units)| setup.units(units));
+    let (sum, largest) = (sizes.into_iter().sum(), sizes.into_iter().max().unwrap_or_default());
+    let stages = Stages::new(releaser).budget(before + largest + setup.slack);
+    for ((name, units), size) in MODELS.into_iter().zip(sizes) {
+        play.say(name);
+        let load = || play.load(Tag::default(), (units, LAYERS));
         let model = stages.load_needing(name, size, load)?;
-        play.look_at_peak(size == largest)?;
+        play.look(size == largest)?;
         let is_right = setup.content.is_right(&*model)?;
         ensure!(is_right, "the {name} has other bytes than were loaded");
         play.scenario.receipts.push(model.finish());
@@ -55,7 +50,8 @@ pub(super) fn with_lowtide(play: &mut Play<'_>) -> anyhow::Result<()> {
     let refused = stages.load_needing("all at once", sum, load).err();
     let is_refused = matches!(refused, Some(StageError::WouldNotFit { .. }));
     let refused = refused.map(|error| error.to_string());
-    play.note("refused", &refused, Vec::from_iter(refused.clone()));
+    play.scenario.rows.extend(refused.clone().map(|text| ("refused", text)));
+    play.scenario.refused = refused;
     play.note_cleaning(&report);
     play.end()?;
 
@@ -73,21 +69,21 @@ pub(super) fn with_lowtide(play: &mut Play<'_>) -> anyhow::Result<()> {
 }
 
 pub(super) fn between_tasks(play: &mut Play<'_>) -> anyhow::Result<()> {
-    let setup = play.setup;
-    let (pool, releaser) = setup.pool()?;
-    let model = setup.content.blocks(&pool, Tag::default(), setup.units(MODEL), LAYERS)?;
-    let (before, stages) = (play.begin()?, Stages::new(&releaser));
+    let Play { setup, releaser, .. } = *play;
+    let model = play.load(Tag::default(), (MODEL, LAYERS))?;
+    let (before, stages) = (play.begin()?, Stages::new(releaser));
     let mut is_back = true;
     for (name, buffers) in TASKS {
-        let load = |units| setup.content.block(&pool, Tag::default(), setup.units(units));
-        let frames = buffers.into_iter().map(load).collect::<anyhow::Result<Vec<_>>>()?;
-        play.look_at_peak(buffers == TASKS[0].1)?;
-        let is_right = setup.content.is_right(&frames)?;
+        play.say(name);
+        let frames = buffers.map(|units| play.load(Tag::default(), (units, 1)));
+        let frames = frames.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+        play.look(buffers == TASKS[0].1)?;
+        let is_right = setup.content.is_right(frames.iter().flatten())?;
         ensure!(is_right, "a buffer has other bytes than were written");
         drop(frames);
         if play.way == Way::Lowtide {
             play.scenario.receipts.push(stages.between(name));
-            is_back &= setup.same(play.look()?, before, 0);
+            is_back &= setup.same(play.look(false)?, before, 0);
         }
     }
     if play.way == Way::Today {

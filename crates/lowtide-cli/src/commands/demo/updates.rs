@@ -2,20 +2,18 @@
 //! it stays the same, while a worker's requests keep their keys and values.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::ensure;
 use lowtide::device::Bytes;
 use lowtide::pool::Tag;
 use lowtide::release::{Mode, Pauses, Resume, Step};
 
-use super::play::Play;
-use super::scenario::Way;
+use super::scenario::{Play, Size, Way, beside};
 use super::setup::{Setup, content};
 
 /// The weights that are updated and the keys and values of requests, in units and blocks.
-const UPDATED: [(u64, u64); 2] = [(4, LAYERS), (2, REQUESTS)];
+const UPDATED: [Size; 2] = [(4, LAYERS), (2, REQUESTS)];
 /// The largest update, in units.
 const LARGEST: u64 = 2;
 const UPDATES: u64 = 200;
@@ -38,23 +36,23 @@ pub(super) fn planned(setup: &Setup) -> Bytes {
 }
 
 pub(super) fn run(play: &mut Play<'_>) -> anyhow::Result<()> {
-    let setup = play.setup;
-    let (pool, releaser) = setup.pool()?;
-    let pauses = Pauses::new(&releaser);
-    let [mut weights, requests] = setup.load_server(&pool, UPDATED)?;
+    let Play { setup, pool, releaser, .. } = *play;
+    let pauses = Pauses::new(releaser);
+    let [mut weights, requests] = play.load_server(UPDATED)?;
     let before = play.begin()?;
     let buckets = bucket_sizes(setup);
-    let largest = buckets.iter().copied().fold(Bytes::ZERO, Bytes::max);
+    let largest = buckets.iter().copied().max().unwrap_or_default();
     let peak = buckets.iter().rposition(|size| *size == largest);
     let resume = Resume { empty_cache: play.way == Way::Lowtide, ..Resume::default() };
     let mut parked = 0;
     let update_all = || -> anyhow::Result<()> {
         for (size, update) in buckets.into_iter().zip(0..) {
+            play.say(&format!("{update} of {UPDATES}"));
             let paused = pauses.pause(Mode::InPlace, PATIENCE)?;
             parked += u64::from(paused.parked() == 1);
             // New weights arrive in a bucket, and replace a layer.
-            let bucket = setup.content.block(&pool, Tag::default(), size)?;
-            play.look_at_peak(Some(update) == peak)?;
+            let bucket = setup.content.block(pool, Tag::default(), size)?;
+            play.look(Some(update) == peak)?;
             setup.content.fill(&mut weights[update % LAYERS as usize])?;
             drop(bucket);
             play.scenario.receipts.extend(paused.resume(resume).receipt);
@@ -64,9 +62,9 @@ pub(super) fn run(play: &mut Play<'_>) -> anyhow::Result<()> {
     };
     // The worker enters before the first pause, so that every pause stops it. Each of its steps reads the
     // keys and values of a request, then reaches a checkpoint.
-    let (mut pass, enough) = (releaser.gate().enter().into_owned(), AtomicBool::new(false));
+    let mut pass = releaser.gate().enter().into_owned();
     let own_content = content(&setup.device)?;
-    let work = || -> anyhow::Result<(u64, bool)> {
+    let work = |enough: &AtomicBool| -> anyhow::Result<(u64, bool)> {
         let (mut steps, mut is_right) = (0, true);
         for request in requests.iter().cycle().take_while(|_| !enough.load(SeqCst)) {
             is_right &= own_content.is_right([request])?;
@@ -75,14 +73,7 @@ pub(super) fn run(play: &mut Play<'_>) -> anyhow::Result<()> {
         }
         Ok((steps, is_right))
     };
-    let (steps, requests_stayed) = thread::scope(|scope| {
-        let worker = thread::Builder::new().spawn_scoped(scope, work);
-        let worker = worker.context("starting the worker's thread")?;
-        let done = update_all();
-        // The worker ends even if an update failed.
-        enough.store(true, SeqCst);
-        done.and(worker.join().map_err(|_| anyhow!("the worker panicked"))?)
-    })?;
+    let (steps, requests_stayed) = beside(work, update_all)?;
     play.end()?;
     let requests_right = requests_stayed && setup.content.is_right(&requests)?;
     let weights_right = setup.content.is_right(&weights)?;
