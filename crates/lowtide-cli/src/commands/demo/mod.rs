@@ -149,8 +149,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     if report.proved {
         return Ok(Ending::Proved);
     }
-    let failed = report.scenarios.iter().flat_map(Scenario::failures);
-    Ok(Ending::NotProved { what: failed.collect::<Vec<_>>().join("; ") })
+    let failed: Vec<_> = report.scenarios.iter().flat_map(Scenario::failures).collect();
+    Ok(Ending::NotProved { what: failed.join("; ") })
 }
 
 fn opening(setup: &Setup) -> Page {

@@ -67,6 +67,7 @@ impl Setup {
             ensure!(requested <= free, error);
             Ok(headroom::require(Bytes(unit.0 * on_host) + BESIDE)?)
         })?;
+        // `host` gives the demo no more than it says that it uses.
         let device = if id == DeviceId::Host {
             let budget = Some(Bytes(unit.0 * UNITS));
             Device::host(HostOptions { budget, ..HostOptions::default() })?

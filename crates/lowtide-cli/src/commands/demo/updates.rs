@@ -88,8 +88,7 @@ pub(super) fn run(play: &mut Play<'_>) -> anyhow::Result<()> {
     let grown = edge(today.last()).saturating_sub(edge(today.first()));
     let has_grown = grown >= setup.device.info().page;
     play.check(has_grown, format!("today reserved memory grew by {grown}"));
-    let what = "weights, keys and values, and the largest update";
-    play.check_peak(before + largest, 1, what);
+    play.check_peak(before + largest, 1, "weights, keys and values, and the largest update");
     let reserved = &play.scenario.with.reserved_bytes;
     let (least, most) = (edge(reserved.iter().min()), edge(reserved.iter().max()));
     let is_flat = reserved.len() as u64 == UPDATES && least == most;
