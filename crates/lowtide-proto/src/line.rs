@@ -19,6 +19,8 @@ pub(crate) fn line_of(data: &impl Serialize) -> String {
 pub struct LineReader {
     /// What was read behind the last line.
     rest: Vec<u8>,
+    /// So much of it has no end of a line.
+    searched: usize,
 }
 
 impl LineReader {
@@ -33,12 +35,15 @@ impl LineReader {
         most: usize,
         deadline: Instant,
     ) -> io::Result<Vec<u8>> {
-        let mut part = [0; 1024];
+        let mut part = [0; 4096];
         loop {
-            if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
-                let rest = self.rest.split_off(end + 1);
+            let new = &self.rest[self.searched..];
+            if let Some(end) = new.iter().position(|byte| *byte == b'\n') {
+                let rest = self.rest.split_off(self.searched + end + 1);
+                self.searched = 0;
                 return Ok(std::mem::replace(&mut self.rest, rest));
             }
+            self.searched = self.rest.len();
             if self.rest.len() > most {
                 return Err(io::Error::new(ErrorKind::InvalidData, "the line does not end"));
             }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use anyhow::{Context, bail};
 use lowtide_device::private_files::PrivateFolder;
@@ -222,9 +223,10 @@ fn describe(page: &mut Page, status: &Status, in_detail: bool) {
     page.blank();
 }
 
-/// Asks every agent of this user. A socket that nobody serves any more is removed.
+/// Asks every agent of this user, all at once: one that does not answer keeps nobody waiting. A socket that nobody
+/// serves any more is removed.
 fn all(folder: &PrivateFolder) -> anyhow::Result<Vec<Status>> {
-    let mut found = Vec::new();
+    let mut asked = Vec::new();
     for name in folder.names()? {
         let Some(name) = name.to_str().filter(|name| name.starts_with(SOCKET)) else { continue };
         let Some(pid) = name.rsplit('-').next().and_then(|pid| pid.parse().ok()) else { continue };
@@ -235,12 +237,27 @@ fn all(folder: &PrivateFolder) -> anyhow::Result<Vec<Status>> {
             folder.remove(name)?;
             continue;
         }
-        match status_of(&socket, pid) {
+        if is_stopped(pid) {
+            page::complain(&format!(
+                "process {pid} does not answer: it is stopped; `kill -CONT {pid}` lets it go on"
+            ));
+            continue;
+        }
+        asked.push((pid, thread::spawn(move || status_of(&socket, pid))));
+    }
+    let mut found = Vec::new();
+    for (pid, asked) in asked {
+        match asked.join().expect("asking does not panic") {
             Ok(status) => found.push(status),
-            Err(error) => page::complain(&format!("process {pid}: {error:#}")),
+            Err(error) => page::complain(&format!("process {pid} does not answer: {error:#}")),
         }
     }
     Ok(found)
+}
+
+fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))
 }
 
 /// Reads the number of a process.

@@ -1,11 +1,15 @@
 //! Asking an agent.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::messages::{Answer, Ask, Request};
+use crate::line::LineReader;
+
+/// The most bytes of an answer: a receipt for each context, a ledger for each device.
+const ANSWER_MOST: usize = 4 << 20;
 
 /// The reason why an agent gave no answer.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +26,7 @@ pub enum AskError {
     Format(#[source] serde_json::Error),
 }
 
-/// Asks the agent that listens at a socket, and waits for its answer: half a minute for a status, a quarter
+/// Asks the agent that listens at a socket, and waits for its whole answer: five seconds for a status, a quarter
 /// of an hour for what copies as much memory as the device has.
 ///
 /// # Errors
@@ -30,24 +34,22 @@ pub enum AskError {
 pub fn ask(socket: &Path, ask: Ask) -> Result<Answer, AskError> {
     let mut stream = UnixStream::connect(socket).map_err(AskError::NoAgent)?;
     let line = exchange(&mut stream, ask).map_err(AskError::NoAnswer)?;
-    serde_json::from_str(&line).map_err(AskError::Format)
+    serde_json::from_slice(&line).map_err(AskError::Format)
 }
 
-fn exchange(stream: &mut UnixStream, ask: Ask) -> io::Result<String> {
-    stream.set_read_timeout(Some(patience(ask)))?;
+fn exchange(stream: &mut UnixStream, ask: Ask) -> io::Result<Vec<u8>> {
+    let deadline = Instant::now() + patience(ask);
     stream.set_write_timeout(Some(patience(ask)))?;
     stream.write_all(Request::new(ask).to_line().as_bytes())?;
-    let mut line = String::new();
-    stream.read_to_string(&mut line)?;
-    if line.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the program ended"));
-    }
-    Ok(line)
+    LineReader::default().read(stream, ANSWER_MOST, deadline).map_err(|error| match error.kind() {
+        ErrorKind::UnexpectedEof => io::Error::new(ErrorKind::UnexpectedEof, "the program ended"),
+        _ => error,
+    })
 }
 
 fn patience(ask: Ask) -> Duration {
     match ask {
-        Ask::Status => Duration::from_secs(30),
+        Ask::Status => Duration::from_secs(5),
         _ => Duration::from_secs(900),
     }
 }
@@ -69,5 +71,22 @@ mod tests {
         let error = ask(&socket, Ask::Status).expect_err("nobody answers");
         assert!(matches!(error, AskError::NoAnswer(_)), "{error}");
         ended.join().expect("it ends");
+    }
+
+    #[test]
+    fn an_answer_without_an_end_is_not_read_to_its_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("socket");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let flood = thread::spawn(move || {
+            let (mut client, _) = listener.accept().expect("a client");
+            let part = [b'7'; 1 << 12];
+            (0..1 << 20).take_while(|_| client.write_all(&part).is_ok()).count()
+        });
+        let error = ask(&socket, Ask::Status).expect_err("it does not end");
+        let AskError::NoAnswer(error) = error else { panic!("{error}") };
+        assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
+        let written = flood.join().expect("it ends") << 12;
+        assert!(written < 4 * ANSWER_MOST, "{written} bytes were taken");
     }
 }
