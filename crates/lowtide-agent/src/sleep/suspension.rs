@@ -8,7 +8,7 @@
     reason = "asks the C library where this library is, and names the helper as a tracer"
 )]
 
-use std::ffi::{CStr, OsStr, c_int, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -225,7 +225,15 @@ fn own_path() -> PathBuf {
     }
     // SAFETY: the loader's C string.
     let name = unsafe { CStr::from_ptr(name) };
-    Path::new(OsStr::from_bytes(name.to_bytes())).to_owned()
+    let path = Path::new(OsStr::from_bytes(name.to_bytes()));
+    // `lowtide run` may have preloaded a link to it.
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// Returns the version of this library, for `lowtide run`, which asks before it starts a program.
+#[unsafe(no_mangle)]
+extern "C" fn lowtide_agent_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
 /// Returns 1 if this process is suspended, else 0, for code in the process that can ask another process instead

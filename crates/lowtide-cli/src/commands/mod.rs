@@ -68,6 +68,9 @@ enum Command {
     Replay(replay::Options),
     /// Write completions for bash, zsh and fish, and man pages, into a folder.
     Generate(generate::Options),
+    /// Print the version of the agent that is preloaded here. `run` runs this.
+    #[command(hide = true)]
+    AgentVersion,
     /// Hold a bare context so that its cost can be measured. `doctor` runs this.
     #[command(hide = true)]
     FloorChild {
@@ -95,6 +98,7 @@ impl Command {
             Command::Demo(options) => demo::run(options),
             Command::Replay(options) => replay::run(options),
             Command::Generate(options) => generate::run::<Arguments>(options),
+            Command::AgentVersion => Ok(run::print_agent_version()),
             Command::FloorChild { device, parent } => floor::run_child(*device, *parent),
         }
     }

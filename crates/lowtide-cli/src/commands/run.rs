@@ -1,18 +1,26 @@
 //! `lowtide run`: starts a program with the agent in it, in this program's own place.
+#![allow(unsafe_code, reason = "asks the loader for a function of the agent, and calls it")]
 
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, OsStr, OsString, c_char};
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::builder::{EnumValueParser, TypedValueParser as _};
+use lowtide_device::private_files::PrivateFolder;
 use lowtide_proto::Obstacle;
 use lowtide_proto::helper::Helper;
 use lowtide_release::parse_time;
 
 use crate::program::ending::Ending;
+use crate::text::page;
 
 /// The file of the agent.
 const AGENT: &str = "liblowtide_agent.so";
@@ -55,6 +63,10 @@ pub(crate) struct Options {
         value_parser = EnumValueParser::<Project>::new().try_map(adoptable)
     )]
     adopt: Vec<Project>,
+    /// Run the program without lowtide if the agent is missing, broken or of another version. Otherwise it does
+    /// not start, and this ends with 3.
+    #[arg(long)]
+    without_agent_if_broken: bool,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -81,15 +93,27 @@ enum Project {
 
 /// Executes the command; returns only if that fails.
 pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
-    let agent = find_agent()?;
     let mut command = Command::new(&options.command[0]);
-    command.args(&options.command[1..]).env("LD_PRELOAD", preloaded(&agent));
+    command.args(&options.command[1..]);
+    match find_agent().and_then(|agent| Ok((checked(&agent)?, agent))) {
+        Ok((preloaded, agent)) => prepare(command.env("LD_PRELOAD", preloaded), options, &agent)?,
+        Err(error) if options.without_agent_if_broken => {
+            page::complain(&format!("the program runs without lowtide: {error:#}"));
+        }
+        Err(error) => return Err(error),
+    }
+    let error = command.exec();
+    Err(error).with_context(|| format!("running {}", options.command[0].display()))
+}
+
+/// Sets the variables that tell the agent what was asked for.
+fn prepare(command: &mut Command, options: &Options, agent: &Path) -> anyhow::Result<()> {
     if let Some(idle) = &options.idle {
         command.env("LOWTIDE_FREE_ON_IDLE", idle);
     }
     if options.to == To::Suspend {
         // Before the program starts, so that a missing part is said here and not when it is idle.
-        Helper::find_program(&agent)?;
+        Helper::find_program(agent)?;
         command.env("LOWTIDE_IDLE_TO", "suspend");
     }
     if let Some(limit) = &options.wake_timeout {
@@ -103,20 +127,91 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
         let names = options.adopt.iter().filter_map(clap::ValueEnum::to_possible_value);
         let names: Vec<String> = names.map(|name| name.get_name().to_owned()).collect();
         command.env("LOWTIDE_ADOPT", names.join(","));
-        command.env("PYTHONPATH", python_path(&agent)?);
+        command.env("PYTHONPATH", python_path(agent)?);
     }
-    let error = command.exec();
-    Err(error).with_context(|| format!("running {}", options.command[0].display()))
+    Ok(())
 }
 
-/// Puts the agent before the libraries that are preloaded already.
-fn preloaded(agent: &Path) -> OsString {
-    let mut all = OsString::from(agent);
+/// Returns what is to be preloaded: the agent, before the libraries that are preloaded already. Sees first that the
+/// loader takes it, in a process of its own, because a loader that does not goes on without.
+fn checked(agent: &Path) -> anyhow::Result<OsString> {
+    let mut all = OsString::from(without_separators(agent)?);
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         all.push(OsStr::new(":"));
         all.push(others);
     }
-    all
+    ensure!(is_whole(agent)?, "the agent cannot be loaded: {} is cut off", agent.display());
+    let mut trial = Command::new(env::current_exe().context("finding this program")?);
+    let tried = trial.arg("agent-version").env("LD_PRELOAD", &all).env("LOWTIDE_AGENT", "off");
+    let tried = tried.output().context("trying the agent")?;
+    let (found, said) =
+        (String::from_utf8_lossy(&tried.stdout), String::from_utf8_lossy(&tried.stderr));
+    let (found, own, agent) = (found.trim(), env!("CARGO_PKG_VERSION"), agent.display());
+    ensure!(
+        tried.status.success() && !found.is_empty(),
+        "the agent cannot be loaded: {agent} ({}): {}; install lowtide again",
+        tried.status,
+        said.trim()
+    );
+    ensure!(
+        found == own,
+        "the agent {agent} is of version {found}, and this program of {own}; install both together"
+    );
+    Ok(all)
+}
+
+/// Returns whether a library is as long as its header says. The table of its sections is its end; the loader would
+/// take a shorter one, and the program die later.
+fn is_whole(library: &Path) -> anyhow::Result<bool> {
+    let mut header = [0; 64];
+    let mut file = File::open(library).with_context(|| format!("opening {}", library.display()))?;
+    if file.read_exact(&mut header).is_err() {
+        return Ok(false);
+    }
+    let number = |at: usize, bytes: usize| {
+        header[at..at + bytes].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    };
+    let (offset, size, count) = (number(40, 8), number(58, 2), number(60, 2));
+    Ok(offset.saturating_add(size * count) <= file.metadata()?.len())
+}
+
+/// Prints the version of the agent that is preloaded into this process; nothing if there is none.
+pub(crate) fn print_agent_version() -> Ending {
+    // SAFETY: looks a name up in what is loaded.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"lowtide_agent_version".as_ptr()) };
+    if !found.is_null() {
+        // SAFETY: the function of this name takes nothing and returns a C string.
+        let version: extern "C" fn() -> *const c_char = unsafe { std::mem::transmute(found) };
+        // SAFETY: a constant of the agent.
+        let version = unsafe { CStr::from_ptr(version()) };
+        println!("{}", version.to_string_lossy());
+    }
+    Ending::Proved
+}
+
+/// Returns a path of the agent without what separates libraries in `LD_PRELOAD`: its own, or a link to it in this
+/// user's folder.
+fn without_separators(agent: &Path) -> anyhow::Result<PathBuf> {
+    let has_one =
+        |path: &Path| path.as_os_str().as_bytes().iter().any(|byte| b" \t\n:".contains(byte));
+    if !has_one(agent) {
+        return Ok(agent.to_owned());
+    }
+    let mut hasher = DefaultHasher::new();
+    agent.hash(&mut hasher);
+    let folder = PrivateFolder::of_user()?;
+    let link = folder.path().join(format!("agent-{:016x}.so", hasher.finish()));
+    ensure!(
+        !has_one(&link),
+        "neither {} nor {} can be preloaded: the loader takes blanks and colons for separators; set \
+         XDG_RUNTIME_DIR to a folder without them",
+        agent.display(),
+        folder.path().display()
+    );
+    if link.read_link().ok().as_deref() != Some(agent) {
+        symlink(agent, &link).with_context(|| format!("making {}", link.display()))?;
+    }
+    Ok(link)
 }
 
 /// Puts the folder that adopts before the folders that Python searches already.

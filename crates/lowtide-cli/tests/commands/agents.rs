@@ -7,6 +7,7 @@ pub(crate) mod program;
 use std::process::Command;
 use std::time::Instant;
 
+use lowtide_testing::double::Double;
 use program::{LIMIT, Program, Route, World, agent, client};
 
 /// Prepares a command of the `lowtide` program.
@@ -169,4 +170,78 @@ fn run_with_adopt_prepares_python_and_keeps_what_was_there() {
     assert_eq!(code, Some(0), "{text}");
     let expected = format!("autorag {}:/mine:/yours", adopt.display());
     assert_eq!(text.trim(), expected);
+}
+
+#[test]
+fn a_stopped_program_keeps_nobody_from_seeing_the_others() {
+    let world = World::new();
+    let (mut one, mut other) = (run(&world, &[]), run(&world, &[]));
+    one.does("start");
+    other.does("start");
+    let signal = |signal: &str| {
+        let sent = Command::new("kill").args([signal, &one.pid()]).status();
+        assert!(sent.is_ok_and(|status| status.success()));
+    };
+    signal("-STOP");
+    let done = lowtide(&world, &["status"]).env("COLUMNS", "200").output().unwrap();
+    signal("-CONT");
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(out.contains(&format!("process {}", other.pid())), "{out}");
+    assert!(
+        err.contains(&format!("process {} does not answer: it is stopped", one.pid())),
+        "{err}"
+    );
+}
+
+#[test]
+fn an_agent_in_a_folder_with_blanks_and_colons_is_in_the_program() {
+    let world = World::new();
+    let folder = world.folder().join("a b:c");
+    std::fs::create_dir(&folder).unwrap();
+    let moved = folder.join("liblowtide_agent.so");
+    std::fs::copy(agent(), &moved).unwrap();
+    for _ in 0..2 {
+        let mut command = lowtide(&world, &["run", "--"]);
+        command.arg(client(Route::Dlsym)).env("LOWTIDE_AGENT_LIBRARY", &moved);
+        let mut program = world.spawn(&mut command);
+        program.does("start");
+        assert!(!program.status().is_asleep);
+    }
+}
+
+#[test]
+fn an_agent_that_does_not_load_is_told_before_the_program_starts() {
+    let world = World::new();
+    let in_folder = |name: &str| world.folder().join(name);
+    let whole = std::fs::read(agent()).unwrap();
+    std::fs::write(in_folder("short.so"), &whole[..whole.len() / 3]).unwrap();
+    std::fs::write(in_folder("text.so"), "no library").unwrap();
+    let source = in_folder("other.c");
+    let version = "const char *lowtide_agent_version(void) { return \"0.0.7\"; }";
+    std::fs::write(&source, version).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(in_folder("other.so")).arg(&source);
+    assert!(compiler.status().is_ok_and(|status| status.success()));
+    let agents = [
+        (in_folder("short.so"), "cannot be loaded"),
+        (in_folder("text.so"), "cannot be loaded"),
+        (Double::path(), "cannot be loaded"),
+        (in_folder("other.so"), "is of version 0.0.7"),
+        (in_folder("nowhere.so"), "which is no file"),
+    ];
+    for (agent, words) in agents {
+        let run = |options: &[&str]| {
+            let mut command = lowtide(&world, &["run"]);
+            command.args(options).args(["--", "echo", "it ran"]);
+            command.env("LOWTIDE_AGENT_LIBRARY", &agent).output().unwrap()
+        };
+        let done = run(&[]);
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(said.contains(words), "{}: {said}", agent.display());
+        assert_eq!((done.status.code(), done.stdout), (Some(3), Vec::new()), "{said}");
+        let done = run(&["--without-agent-if-broken"]);
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(said.contains("runs without lowtide") && said.contains(words), "{said}");
+        assert_eq!((done.status.code(), &*done.stdout), (Some(0), &b"it ran\n"[..]), "{said}");
+    }
 }
