@@ -164,3 +164,18 @@ def test_a_circle_is_found(tmp_path: Path) -> None:
     assert python_imports(tmp_path) == {"one": {"other"}, "other": {"one"}}
     with pytest.raises(pytest.fail.Exception, match=r"one → other → one|other → one → other"):
         assert_no_circle(python_imports(tmp_path))
+
+
+FOR_TESTS = {"LOWTIDE_DOUBLE", "LOWTIDE_DOUBLE_STATE", "LOWTIDE_HELPER"}
+
+
+def test_every_variable_of_the_product_is_on_a_page() -> None:
+    sources = [*PACKAGE.rglob("*.py"), *(ROOT / "crates").glob("*/src/**/*.rs")]
+    product = [path for path in sources if "lowtide-testing" not in path.parts]
+    named = {
+        name for path in product for name in re.findall(r"\bLOWTIDE_[A-Z_]+\b", path.read_text())
+    }
+    pages = " ".join(
+        path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    )
+    assert sorted(name for name in named - FOR_TESTS if not re.search(rf"\b{name}\b", pages)) == []
