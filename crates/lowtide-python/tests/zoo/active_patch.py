@@ -7,14 +7,11 @@ import json
 from typing import Any
 from unittest import mock
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"json|_active_patches",),
     cut=r"_active_patches|json",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="mock.patch.stopall()",
     holder="json.loads",
 )

@@ -6,14 +6,11 @@ The consumer of an `asyncio.Queue` was cancelled: what was put stays.
 import asyncio
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"requests\._queue",),
     cut=r"requests\._queue\[0\]",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="requests.get_nowait()",
     holder="requests",
 )

@@ -7,17 +7,14 @@ and the server's table of streams still has it.
 import asyncio
 from collections.abc import AsyncIterator
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(
         r"streams",
         r"batch",
     ),
     cut=r"streams",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="loop.run_until_complete(streams.pop(7).aclose())",
     holder="streams",
 )

@@ -8,14 +8,11 @@ from typing import Any
 
 import torch
 
-from zoo.case import DEVICE, OWN, PINNED, Case, big, examine, watch
+from zoo.case import DEVICE, big, examine, pinned, watch
 
-CASE = Case(
+CASE = pinned(
     names=(r"losses\[0\]", r"autograd|grad_fn"),
     cut=r"losses",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="losses[0] = losses[0].detach()",
     holder="losses",
 )

@@ -9,14 +9,11 @@ from typing import Any
 
 import torch
 
-from zoo.case import DEVICE, OWN, PINNED, Case, big, examine
+from zoo.case import DEVICE, big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"weight", r"hook", r"importance"),
     cut=r"weight|hook|importance",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="handle.remove()",
     holder="weight",
 )

@@ -6,14 +6,11 @@
 import logging
 import logging.handlers
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"\.buffer\[0\]",),
     cut=r"buffer\[0\]",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="handler.buffer.clear()",
     holder="handler",
 )

@@ -7,14 +7,11 @@ next reader; deleting it lets the next reader compute it again.
 import functools
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"model\.rotary",),
     cut=r"del .*rotary",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="del model.rotary",
     after="model.rotary is not None",
     holder="model",

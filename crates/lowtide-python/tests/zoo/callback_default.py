@@ -7,15 +7,12 @@ callbacks keeps all of them. Without its default the callback would fail: it is 
 from collections.abc import Callable
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"trainer\.callbacks", r"batch"),
     cut=r"del .*trainer\.callbacks\[0\]",
     says=(r"del .*trainer\.callbacks\[0\]",),
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="trainer.callbacks.clear()",
     holder="trainer.callbacks",
 )

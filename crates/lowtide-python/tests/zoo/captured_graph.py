@@ -8,14 +8,11 @@ from typing import Any
 
 import torch
 
-from zoo.case import DEVICE, OWN, PINNED, Case, examine
+from zoo.case import DEVICE, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"(?i)graph", r"graphs\[32\]"),
     cut=r"graphs\[32\]",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="del graphs[32]",
     holder="graphs",
     storages=False,

@@ -8,6 +8,7 @@ weak references and text, and what a person would type is text that runs in the 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -75,6 +76,8 @@ class Case(NamedTuple):
 # On a GPU the first use of a model leaves a workspace of a library, which a release frees.
 PINNED = "pinned" if DEVICE == "cpu" else "pinned|partial"
 OWN = "the reference is the program's own: only its author knows that it is done with"
+pinned = functools.partial(Case, verdict=PINNED, because=OWN, then="cut")
+"""Makes the case of most programs: the memory is pinned, and the answer's first cut frees it."""
 
 _watched: list[StorageWeakRef] = []
 """The storages that are watched."""

@@ -5,14 +5,11 @@
 
 import warnings
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"caught\[0\]\.source",),
     cut=r"caught\[0\]",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="caught.clear()",
     holder="caught",
 )

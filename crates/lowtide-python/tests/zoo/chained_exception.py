@@ -3,17 +3,14 @@
 `raise ValueError(...)` in an `except` block: the report keeps the new one, which has the old one and its frames.
 """
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(
         r"failures\[0\]",
         r"weights",
     ),
     cut=r"failures\[0\]",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="failures.clear()",
     holder="failures",
 )

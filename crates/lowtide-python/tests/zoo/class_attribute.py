@@ -5,14 +5,11 @@
 
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"Tokenizer\.table",),
     cut=r"Tokenizer\.table",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="Tokenizer.table = None",
     holder="Tokenizer",
 )

@@ -6,14 +6,11 @@ whole variable for as long as the route exists.
 
 from collections.abc import Callable
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"handle", r"closure", r"weights"),
     cut=r"handle",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="del handle",
     holder="handle",
 )

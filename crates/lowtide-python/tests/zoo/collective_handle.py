@@ -10,14 +10,11 @@ from typing import Any
 import torch
 import torch.distributed
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"handles",),
     cut=r"handles",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="handles.clear()",
     holder="handles",
     cpu="the backend `gloo` works on host memory",

@@ -6,14 +6,11 @@
 import gc
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"gc\.callbacks",),
     cut=r"gc.*callbacks",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="gc.callbacks.pop()",
     holder="gc.callbacks",
 )

@@ -5,17 +5,14 @@
 
 import torch
 
-from zoo.case import DEVICE, OWN, PINNED, Case, big, examine
+from zoo.case import DEVICE, big, examine, pinned
 
 LARGE_MIB = 128
 """Large beside what the compiler takes meanwhile."""
 
-CASE = Case(
+CASE = pinned(
     names=(r"\bcompiled\b",),
     cut=r"\bcompiled\b",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="del compiled",
     holder="compiled",
     mib=LARGE_MIB,

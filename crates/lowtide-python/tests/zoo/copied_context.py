@@ -7,14 +7,11 @@ shares the values with the context that it is a copy of. To set the variable in 
 import asyncio
 import contextvars
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"context variable 'request'|request",),
     cut=r"request",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="request.set(None); context.run(request.set, None)",
     after="context.get(request) is None and request.get() is None",
 )

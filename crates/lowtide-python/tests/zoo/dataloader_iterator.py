@@ -9,14 +9,11 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"batches", r"__iter__\(\) line \d+", r"\bshard\b"),
     cut=r"batches|__iter__",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="del batches",
     holder="batches",
 )

@@ -6,14 +6,11 @@ keeps it. No variable of that name exists anywhere.
 
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"rank", r"table", r"default"),
     cut=r"rank",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="rank.__defaults__ = None",
     holder="rank",
 )

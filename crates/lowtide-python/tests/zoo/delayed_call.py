@@ -5,14 +5,11 @@
 
 import asyncio
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"_scheduled",),
     cut=r"cancel\\(\\)|_scheduled",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="eviction.cancel(); del eviction; loop.close(); del loop",
     holder="loop",
 )

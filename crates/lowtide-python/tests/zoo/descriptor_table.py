@@ -6,14 +6,11 @@ and never the descriptor that holds it.
 
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"values",),
     cut=r"values",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="vars(Runner)['buffer'].values.clear()",
     holder="vars(Runner)['buffer']",
 )

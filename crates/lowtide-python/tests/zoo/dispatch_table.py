@@ -6,14 +6,11 @@
 import functools
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"encode",),
     cut=r"encode",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="del encode",
     holder="encode",
 )

@@ -7,14 +7,11 @@ import concurrent.futures
 import functools
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"future\._done_callbacks",),
     cut=r"_done_callbacks\[0\]",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="future._done_callbacks.clear()",
     holder="future",
 )

@@ -7,14 +7,11 @@ collected. There is nothing left to cancel.
 import asyncio
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"background",),
     cut=r"background",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="background.clear()",
     holder="background",
 )

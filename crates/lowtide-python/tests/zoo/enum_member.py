@@ -6,14 +6,11 @@
 import enum
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"Weights\.SMALL\.loaded",),
     cut=r"Weights\.SMALL",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="del Weights.SMALL.loaded",
     holder="Weights",
 )

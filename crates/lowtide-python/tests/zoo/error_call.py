@@ -7,14 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"numpy\.geterrcall\(\)", r"weights"),
     cut=r"numpy\.seterrcall\(None\)",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="np.seterrcall(None)",
     holder="np.geterrcall()",
     after="np.geterrcall() is None",

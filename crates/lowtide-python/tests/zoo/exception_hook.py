@@ -6,14 +6,11 @@
 import sys
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"sys\.excepthook\.__self__",),
     cut=r"excepthook",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="sys.excepthook = sys.__excepthook__",
     holder="sys.excepthook.__self__",
 )

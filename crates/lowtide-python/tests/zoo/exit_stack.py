@@ -6,14 +6,11 @@
 import contextlib
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"stack\._exit_callbacks",),
     cut=r"stack",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="stack.pop_all()",
     holder="stack",
 )

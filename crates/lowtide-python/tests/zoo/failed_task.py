@@ -6,17 +6,14 @@ the variables of every frame. The server keeps its tasks in a list.
 
 import asyncio
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(
         r"tasks",
         r"batch",
     ),
     cut=r"tasks",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="tasks.clear()",
     holder="tasks",
 )

@@ -7,14 +7,11 @@ then, in a registry of the weakref module, and the session is a long one.
 import weakref
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"finalize",),
     cut=r"finalize|detach",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="goodbye.detach()",
     holder="weakref.finalize._registry[goodbye]",
 )

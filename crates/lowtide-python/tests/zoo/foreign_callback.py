@@ -6,14 +6,11 @@
 import ctypes
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"callbacks\[0\]",),
     cut=r"callbacks\[0\]",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="callbacks.clear()",
     holder="callbacks",
 )

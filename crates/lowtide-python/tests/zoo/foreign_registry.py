@@ -6,15 +6,12 @@ it knows of; the package has not.
 
 import torch
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 from zoo.packages import monitor
 
-CASE = Case(
+CASE = pinned(
     names=(r"monitor\._watched\['reranker'\]",),
     cut=r"monitor\._watched",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="monitor.forget_model('reranker')",
     holder="monitor._watched",
 )

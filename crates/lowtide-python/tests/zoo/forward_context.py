@@ -4,14 +4,11 @@ An engine registers its attention layers by name in its configuration, so that c
 them. The configuration outlives the engine.
 """
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"static_forward_context",),
     cut=r"static_forward_context",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="config.static_forward_context.clear()",
     holder="config.static_forward_context",
 )

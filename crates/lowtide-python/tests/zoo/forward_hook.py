@@ -9,14 +9,11 @@ from typing import Any
 
 import torch
 
-from zoo.case import DEVICE, MIB, OWN, PINNED, Case, examine, watch
+from zoo.case import DEVICE, MIB, examine, pinned, watch
 
-CASE = Case(
+CASE = pinned(
     names=(r"model", r"hook", r"seen"),
     cut=r"model|hook|seen",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="handle.remove()",
     holder="model[0]",
 )

@@ -6,14 +6,11 @@ The configuration of an engine carries a tensor, and cannot be assigned to.
 import dataclasses
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"config\.scales",),
     cut=r"config",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="object.__setattr__(config, 'scales', None)",
     holder="config",
 )

@@ -7,14 +7,11 @@ built on it see nothing of what is frozen: for them nobody holds the tensor.
 import gc
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"registry\.adapters\['base'\]",),
     cut=r"registry\.adapters",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="del registry.adapters['base']",
     holder="registry",
 )

@@ -7,14 +7,11 @@ long as the partial does.
 import functools
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"on_request", r"partial|args"),
     cut=r"on_request",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="del on_request",
     holder="on_request",
 )

@@ -7,14 +7,11 @@ from typing import Any
 
 import torch
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"_global_forward_hooks",),
     cut=r"_global_forward_hooks",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="torch.nn.modules.module._global_forward_hooks.clear()",
     holder="torch.nn.modules.module._global_forward_hooks",
 )

@@ -6,14 +6,11 @@ A package for plug-ins puts a finder into `sys.meta_path` and never takes it out
 import sys
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"meta_path",),
     cut=r"meta_path",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="sys.meta_path.pop()",
     holder="sys.meta_path[-1]",
 )

@@ -6,14 +6,11 @@
 import concurrent.futures
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"executor\.(_initargs|_create_worker_context)",),
     cut=r"executor\.__dict__\.update|prepare_context\(None, \(\)\)",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="executor.__dict__.update(executor.__class__(1).__dict__)",
     holder="executor",
     after="executor.submit(int, 3).result() == 3",

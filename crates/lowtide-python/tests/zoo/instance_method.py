@@ -8,14 +8,11 @@ from typing import Any
 
 import torch
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"model\.forward",),
     cut=r"del .*model\.forward",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="del model.forward",
     holder="model",
     after="model(torch.ones(1, 2)) is not None",

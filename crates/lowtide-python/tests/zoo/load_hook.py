@@ -8,14 +8,11 @@ from typing import Any
 
 import torch
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"model\._load_state_dict_pre_hooks",),
     cut=r"del .*model\._load_state_dict_pre_hooks",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="model._load_state_dict_pre_hooks.clear()",
     holder="model",
     after="model.load_state_dict(model.state_dict()) is not None",

@@ -7,14 +7,11 @@ buffers records (or pytest's caplog) keeps the tensor, and nobody ever thought o
 import logging
 from logging.handlers import MemoryHandler
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"buffer", r"args"),
     cut=r"buffer|args",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="handler.flush()",
     holder="handler.buffer",
 )

@@ -6,14 +6,11 @@ Loggers are never freed, and neither are the filters that are added to them for 
 import logging
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"logging\.getLogger\('engine'\)\.filters",),
     cut=r"del logging\.getLogger\('engine'\)\.filters",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="logging.getLogger('engine').filters.clear()",
     holder="logging.getLogger('engine')",
 )

@@ -5,14 +5,11 @@ The one instance of each class is in a dict of the metaclass.
 
 from typing import Any, ClassVar
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"Single\.instances",),
     cut=r"Single\.instances|kv",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="Single.instances.clear()",
     holder="Single",
 )

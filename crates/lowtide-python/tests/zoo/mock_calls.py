@@ -5,14 +5,11 @@ A test, or a dry run, replaces a model by a mock, which keeps the arguments of e
 
 from unittest import mock
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"model\.",),
     cut=r"model\.",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="model.reset_mock()",
     holder="model",
 )

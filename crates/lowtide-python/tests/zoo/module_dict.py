@@ -6,14 +6,11 @@ reference and does not know of the other one.
 
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"TABLES\['e5'\]",),
     cut=r"TABLES\['e5'\]",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="del TABLES['e5']",
     holder="TABLES",
 )

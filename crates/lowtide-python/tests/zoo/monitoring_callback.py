@@ -7,14 +7,11 @@ state: no module, no list and no function leads to it.
 import sys
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"sys\.monitoring", r"count\(\)", r"weights"),
     cut=r"register_callback",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="sys.monitoring.register_callback(3, sys.monitoring.events.RAISE, None)",
     after="sys.monitoring.register_callback(3, sys.monitoring.events.PY_START, None) is other",
     python=(3, 12),

@@ -6,14 +6,11 @@ history has to let go of the whole output.
 
 from typing import Any, NamedTuple
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"history\[0\]\.hidden",),
     cut=r"history",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="history.clear()",
     holder="history",
 )

@@ -6,14 +6,11 @@ that key.
 
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"by_loss",),
     cut=r"by_loss",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="by_loss.clear()",
     holder="by_loss",
 )

@@ -8,14 +8,11 @@ from typing import Any
 
 import torch
 
-from zoo.case import DEVICE, OWN, PINNED, Case, big, examine
+from zoo.case import DEVICE, big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"loss", r"hooks of ExpBackward0", r"reference"),
     cut=r"loss\.grad_fn.*register_hook",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="handle.remove()",
     holder="loss",
 )

@@ -4,14 +4,11 @@
 take part in garbage collection, so the collector's tools do not see this reference at all.
 """
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"scores\.base",),
     cut=r"del .*scores",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="scores = scores[:10].copy()",
     holder="scores",
     cpu="numpy has no arrays on a device",

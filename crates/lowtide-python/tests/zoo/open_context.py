@@ -7,18 +7,15 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(
         r"opened\[0\]\.gen",
         r"weights",
     ),
     # Up to Python 3.12.3, closing frees no variables: the generator itself has to go.
     cut=r"opened\[0\]\.gen(\.close\(\)| = None)",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="opened.pop().__exit__(None, None, None)",
     holder="opened",
 )

@@ -6,14 +6,11 @@ A plugin was reloaded: a function of the old module is still registered, and has
 import types
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"commands\['run'\]\.__globals__",),
     cut=r"commands\['run'\]",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="commands.clear()",
     holder="commands",
 )

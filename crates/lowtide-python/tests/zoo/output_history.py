@@ -5,14 +5,11 @@ A shell stores every result under its number and under `_`. Deleting the variabl
 
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"Out\[3\]",),
     cut=r"Out",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="del Out[3], _, _3",
     holder="Out",
 )

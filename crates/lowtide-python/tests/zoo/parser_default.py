@@ -7,14 +7,11 @@ function that runs it.
 import argparse
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"parser",),
     cut=r"parser",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="parser._subparsers._group_actions[0].choices['serve']._defaults.clear()",
     holder="parser",
 )

@@ -8,14 +8,11 @@ from typing import Any
 
 import torch
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"Linear\.forward",),
     cut=r"Linear\.forward = ",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="torch.nn.Linear.forward = torch.nn.Linear.forward.__closure__[1].cell_contents",
     holder="torch.nn.Linear.forward",
     after="torch.nn.Linear(2, 2)(torch.ones(1, 2)) is not None",

@@ -7,17 +7,14 @@ the result later. No client asks.
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(
         r"results",
         r"_result",
     ),
     cut=r"results",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="del results['job-7']",
     holder="results",
 )

@@ -6,14 +6,11 @@ The consumer ended with an error; the producer had put one more batch into the q
 import queue
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"inbox\.queue",),
     cut=r"inbox",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="inbox.get_nowait()",
     holder="inbox",
 )

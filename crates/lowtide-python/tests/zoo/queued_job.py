@@ -8,17 +8,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(
         r"pool",
         r"weights",
     ),
     cut=r"_work_queue|pool",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="\npool.shutdown(wait=False, cancel_futures=True)\nmore.set()\npool.shutdown()\n",
     holder="pool",
 )

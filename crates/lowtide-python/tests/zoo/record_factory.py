@@ -7,14 +7,11 @@ A library replaces `logging`'s factory by its own, which adds what it knows of t
 import logging
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"logging", r"weights"),
     cut=r"_logRecordFactory = .*LogRecord",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="logging.setLogRecordFactory(logging.LogRecord)",
     holder="logging.getLogRecordFactory()",
     after="logging.makeLogRecord({}) is not None",

@@ -7,14 +7,11 @@ would write leads over `copyreg`.
 import copyreg
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"copyreg\.dispatch_table", r"weights"),
     cut=r"del sys\.modules\['copyreg'\]\.dispatch_table",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="del copyreg.dispatch_table[Model]",
     holder="copyreg.dispatch_table[Model]",
 )

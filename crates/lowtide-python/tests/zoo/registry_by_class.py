@@ -5,14 +5,11 @@ A plug-in registers its weights under its class. No literal stands for the key.
 
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"weights_of",),
     cut=r"weights_of",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="weights_of.clear()",
     holder="weights_of",
 )

@@ -6,17 +6,14 @@ down gives all the rest back and names that holder: it is not the runner's to cu
 
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 from zoo.packages.engine import Runner
 
-CASE = Case(
+CASE = pinned(
     names=(r"metrics\.baseline",),
     cut=r"metrics|runner",
     release="lowtide.shutdown(runner)",
-    verdict=PINNED,
-    because=OWN,
     says=(r"metrics\.baseline",),
-    then="cut",
     cure="vars(runner).clear(); metrics.baseline = None",
     holder="metrics",
 )

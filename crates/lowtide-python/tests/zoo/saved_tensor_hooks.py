@@ -8,14 +8,11 @@ from typing import Any
 
 import torch
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"saved_tensors_default_hooks", r"buffer"),
     cut=r"_pop_saved_tensors_default_hooks\(\)",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="torch._C._autograd._pop_saved_tensors_default_hooks()",
     after="torch.ones(1, requires_grad=True).exp().sum().backward() is None",
 )

@@ -6,14 +6,11 @@
 import selectors
 import socket
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"selector\._fd_to_key",),
     cut=r"selector",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="selector.close(); del selector",
     holder="selector",
 )

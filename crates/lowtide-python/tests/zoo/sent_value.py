@@ -7,14 +7,11 @@ variable that it was sent to, and in the list.
 from collections.abc import Generator
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"worker\(\) line \d+|worker", r"batch|seen"),
     cut=r"consumer",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="del consumer",
     holder="consumer",
 )

@@ -6,17 +6,14 @@ handlers in a table of its own.
 
 import signal
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(
         r"closure|handle",
         r"weights",
     ),
     cut=r"signal",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="signal.signal(signal.SIGUSR1, signal.SIG_DFL)",
     holder="signal.getsignal(signal.SIGUSR1)",
 )

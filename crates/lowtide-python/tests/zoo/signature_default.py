@@ -6,14 +6,11 @@ A framework sets `__signature__` of an endpoint, with the defaults of another fu
 import inspect
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"endpoint\.__signature__",),
     cut=r"endpoint\.__signature__",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="del endpoint.__signature__",
     holder="endpoint",
 )

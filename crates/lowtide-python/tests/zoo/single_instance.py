@@ -6,14 +6,11 @@ if the name is gone.
 
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"_engine",),
     cut=r"_engine = None",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="_engine = None",
     after="_engine is None",
 )

@@ -6,14 +6,11 @@ the storage behind it is the whole tensor.
 
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"features\[0\]", r"view"),
     cut=r"features",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="features[0] = features[0].clone()",
     holder="features",
 )

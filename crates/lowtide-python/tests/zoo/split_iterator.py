@@ -7,14 +7,11 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"train|valid",),
     cut=r"del .*(train|valid)",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="next(valid); train = valid = None",
     holder="valid",
 )

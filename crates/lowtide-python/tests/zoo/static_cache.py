@@ -5,17 +5,14 @@
 
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(
         r"load",
         r"base",
     ),
     cut=r"load|base",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="Loader.load.__defaults__[0].clear()",
     holder="Loader.load",
 )

@@ -6,17 +6,14 @@
 import contextvars
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(
         r"kept\[0\]",
         r"request",
     ),
     cut=r"kept\[0\]",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="kept.clear()",
     holder="kept",
 )

@@ -4,14 +4,11 @@ A test runner, or an evaluation over many cases, collects what failed and goes o
 keeps its traceback, and that keeps the locals of the case that failed.
 """
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"failures\[0\]", r"case\(\) line \d+", r"\bbatch\b"),
     cut=r"failures|clear_frames",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="failures[0].__traceback__ = None",
     holder="failures",
 )

@@ -6,14 +6,11 @@ its `yield` for ever, with its locals, as long as somebody has the generator.
 
 from collections.abc import Iterator
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"stream\(\) line \d+", r"\bbatch\b", r"rows"),
     cut=r"rows|stream",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="del rows",
     holder="rows",
 )

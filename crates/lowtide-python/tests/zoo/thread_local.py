@@ -7,14 +7,11 @@ pool's threads stay, and from any other thread the attribute does not even exist
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"LOCAL", r"scratch", r"of another thread"),
     cut=r"scratch|(?i:local)",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="pool.submit(forget).result()",
     holder="LOCAL",
 )

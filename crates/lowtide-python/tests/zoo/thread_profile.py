@@ -7,14 +7,11 @@ name would end each of them with a NameError.
 import threading
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"threading", r"weights"),
     cut=r"_profile_hook = None",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="threading.setprofile(None)",
     holder="threading._profile_hook",
     after="threading._profile_hook is None",

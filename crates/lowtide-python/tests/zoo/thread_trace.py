@@ -7,14 +7,11 @@ the thread; no function gives it to another thread.
 import threading
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"trace function of thread 'idle'", r"weights"),
     cut=r"settrace_all_threads\(None\)",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="threading.settrace_all_threads(None)",
     python=(3, 12),
 )

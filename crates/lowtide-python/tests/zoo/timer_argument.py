@@ -7,14 +7,11 @@ that waits for it has the entry.
 import threading
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"\.args\[0\]",),
     cut=r"cancel\(\)",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="timer.cancel(); timer.join(); del timer",
     holder="timer",
 )

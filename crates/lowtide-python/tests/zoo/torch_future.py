@@ -5,14 +5,11 @@
 
 import torch
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"reply",),
     cut=r"reply",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="del reply",
     holder="reply",
 )

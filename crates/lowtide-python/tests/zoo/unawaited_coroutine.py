@@ -5,17 +5,14 @@
 
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(
         r"pending\[0\]",
         r"batch",
     ),
     cut=r"pending\[0\]",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="pending.pop().close()",
     holder="pending",
 )

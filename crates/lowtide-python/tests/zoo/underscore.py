@@ -7,14 +7,11 @@ typing its name, then deleted the name.
 import code
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"builtins\._(?!\w)",),
     cut=r"builtins\._(?!\w)",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="import builtins; del builtins._",
     holder="__import__('builtins')",
 )

@@ -5,14 +5,11 @@
 
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"steps",),
     cut=r"steps",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="del steps",
     holder="steps",
 )

@@ -6,14 +6,11 @@
 import asyncio
 import os
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"loop",),
     cut=r"cancel\(\)",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="loop.remove_reader(reading)",
     holder="loop",
 )

@@ -7,14 +7,11 @@ its request. The value holds the key, the dict holds the value: the entry never 
 import weakref
 from typing import Any
 
-from zoo.case import OWN, PINNED, Case, big, examine
+from zoo.case import big, examine, pinned
 
-CASE = Case(
+CASE = pinned(
     names=(r"STATES", r"\.kv"),
     cut=r"STATES",
-    verdict=PINNED,
-    because=OWN,
-    then="cut",
     cure="STATES.clear()",
     holder="STATES",
 )
