@@ -36,13 +36,6 @@ import torch
 import torch.utils.checkpoint
 
 Holder = Callable[[Any], Any]
-HOLDERS: dict[str, Holder] = {}
-
-
-def holder(make: Holder) -> Holder:
-    """Adds one to the table."""
-    HOLDERS[make.__name__] = make
-    return make
 
 
 class Colour(enum.Enum):
@@ -56,76 +49,55 @@ class Key:
 class Box:
     """An ordinary object."""
 
-    content: Any
+    def __init__(self, content: Any) -> None:
+        self.content = content
 
 
-def box(content: Any) -> Any:
-    made = Box()
-    made.content = content
-    return made
+HOLDERS: dict[str, Holder] = {
+    "a_dict": lambda held: {"a": 1, "held": held},
+    "a_dict_by_number": lambda held: {-1: None, 2.5: held},
+    "a_dict_by_tuple": lambda held: {("a", 1, (2.0, None), b"x", True): held},
+    "a_dict_by_nan": lambda held: {float("nan"): 0, float("nan"): held},
+    "a_dict_by_infinity": lambda held: {float("inf"): held},
+    "a_dict_by_class": lambda held: {int: 0, Box: held},
+    "a_dict_by_enum": lambda held: {Colour.RED: held},
+    "a_dict_by_object": lambda held: {Key(): 0, Key(): held},
+    "a_dict_by_function": lambda held: {len: held},
+    "a_dict_by_long_text": lambda held: {"k" * 500: held},
+    "a_dict_by_odd_text": lambda held: {"two\nlines '\"\x1b{}": held},
+    "a_key": lambda held: {0: None, Box(held): 1},
+    "an_ordered_dict": lambda held: collections.OrderedDict([("first", 1), ("held", held)]),
+    "a_chain_map": lambda held: collections.ChainMap({"x": 1}, {"held": held}),
+    "a_mapping_proxy": lambda held: types.MappingProxyType({"held": held}),
+    "a_user_dict": lambda held: collections.UserDict(held=held),
+    "a_namespace": lambda held: types.SimpleNamespace(held=held, other=1),
+    "a_list": lambda held: [1, held, 2],
+    "a_list_with_it_twice": lambda held: [held, 1, held, 2, held],
+    "a_set": lambda held: {1, "two", Box(held)},
+    "a_frozenset": lambda held: [frozenset([1, Box(held)])],
+    "a_tuple": lambda held: (1, held),
+    "a_namedtuple": lambda held: Pair(0.5, held),
+    "a_deque": lambda held: collections.deque([1, held, 3]),
+    "an_attribute": lambda held: Box(held),
+    "a_class_attribute": lambda held: type("Registry", (), {"weights": held}),
+    "the_class_of_an_instance": lambda held: type("Plugin", (), {"weights": held})(),
+    "a_partial": lambda held: functools.partial(print, 1, held),
+    "a_partial_with_keywords": lambda held: functools.partial(print, end=held),
+    "an_exception_with_arguments": lambda held: ValueError("no", held),
+    "a_thread_that_was_not_started": lambda held: threading.Thread(target=print, args=(held,)),
+    "a_log_record": lambda held: [
+        logging.LogRecord("x", 10, "x.py", 1, "batch %s of %s", (held, 2), None)
+    ],
+}
+
+
+def holder(make: Holder) -> Holder:
+    """Adds one to the table."""
+    HOLDERS[make.__name__] = make
+    return make
 
 
 # Containers.
-
-
-@holder
-def a_dict(held: Any) -> Any:
-    return {"a": 1, "held": held}
-
-
-@holder
-def a_dict_by_number(held: Any) -> Any:
-    return {-1: None, 2.5: held}
-
-
-@holder
-def a_dict_by_tuple(held: Any) -> Any:
-    return {("a", 1, (2.0, None), b"x", True): held}
-
-
-@holder
-def a_dict_by_nan(held: Any) -> Any:
-    return {float("nan"): 0, float("nan"): held}
-
-
-@holder
-def a_dict_by_infinity(held: Any) -> Any:
-    return {float("inf"): held}
-
-
-@holder
-def a_dict_by_class(held: Any) -> Any:
-    return {int: 0, Box: held}
-
-
-@holder
-def a_dict_by_enum(held: Any) -> Any:
-    return {Colour.RED: held}
-
-
-@holder
-def a_dict_by_object(held: Any) -> Any:
-    return {Key(): 0, Key(): held}
-
-
-@holder
-def a_dict_by_function(held: Any) -> Any:
-    return {len: held}
-
-
-@holder
-def a_dict_by_long_text(held: Any) -> Any:
-    return {"k" * 500: held}
-
-
-@holder
-def a_dict_by_odd_text(held: Any) -> Any:
-    return {"two\nlines '\"\x1b{}": held}
-
-
-@holder
-def a_key(held: Any) -> Any:
-    return {0: None, box(held): 1}
 
 
 @holder
@@ -144,45 +116,10 @@ def a_subclass_of_dict(held: Any) -> Any:
 
 
 @holder
-def an_ordered_dict(held: Any) -> Any:
-    return collections.OrderedDict([("first", 1), ("held", held)])
-
-
-@holder
 def a_defaultdict(held: Any) -> Any:
     made: Any = collections.defaultdict(list)
     made["batch"].append(held)
     return made
-
-
-@holder
-def a_chain_map(held: Any) -> Any:
-    return collections.ChainMap({"x": 1}, {"held": held})
-
-
-@holder
-def a_mapping_proxy(held: Any) -> Any:
-    return types.MappingProxyType({"held": held})
-
-
-@holder
-def a_user_dict(held: Any) -> Any:
-    return collections.UserDict(held=held)
-
-
-@holder
-def a_namespace(held: Any) -> Any:
-    return types.SimpleNamespace(held=held, other=1)
-
-
-@holder
-def a_list(held: Any) -> Any:
-    return [1, held, 2]
-
-
-@holder
-def a_list_with_it_twice(held: Any) -> Any:
-    return [held, 1, held, 2, held]
 
 
 @holder
@@ -194,34 +131,9 @@ def a_subclass_of_list(held: Any) -> Any:
     return History([held])
 
 
-@holder
-def a_set(held: Any) -> Any:
-    return {1, "two", box(held)}
-
-
-@holder
-def a_frozenset(held: Any) -> Any:
-    return [frozenset([1, box(held)])]
-
-
-@holder
-def a_tuple(held: Any) -> Any:
-    return (1, held)
-
-
 class Pair(NamedTuple):
     score: float
     weights: Any
-
-
-@holder
-def a_namedtuple(held: Any) -> Any:
-    return Pair(0.5, held)
-
-
-@holder
-def a_deque(held: Any) -> Any:
-    return collections.deque([1, held, 3])
 
 
 @holder
@@ -257,7 +169,7 @@ def an_array_of_structures(held: Any) -> Any:
 def an_array_of_nested_structures(held: Any) -> Any:
     inner = [("q", "i1"), ("o", object, (2,))]
     made = np.zeros((2, 2), dtype=[("n", "i4"), ("in", inner)])
-    made["in"]["o"][1, 0, 1] = box(held)
+    made["in"]["o"][1, 0, 1] = Box(held)
     return made
 
 
@@ -272,7 +184,7 @@ def a_weak_key_dictionary(held: Any) -> Any:
 @holder
 def a_weak_value_dictionary(held: Any) -> Any:
     made: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
-    value = made["held"] = box(held)
+    value = made["held"] = Box(held)
     return [made, value]
 
 
@@ -280,13 +192,8 @@ def a_weak_value_dictionary(held: Any) -> Any:
 
 
 @holder
-def an_attribute(held: Any) -> Any:
-    return box(held)
-
-
-@holder
 def an_attribute_with_an_odd_name(held: Any) -> Any:
-    made = Box()
+    made = Key()
     setattr(made, "class", held)
     setattr(made, "two words", held)
     return made
@@ -357,11 +264,6 @@ def an_object_that_refuses(held: Any) -> Any:
 
 
 @holder
-def a_class_attribute(held: Any) -> Any:
-    return type("Registry", (), {"weights": held})
-
-
-@holder
 def a_class_whose_metaclass_refuses(held: Any) -> Any:
     class Meta(type):
         def __setattr__(cls, name: str, value: object) -> None:
@@ -371,11 +273,6 @@ def a_class_whose_metaclass_refuses(held: Any) -> Any:
             raise AttributeError(name)
 
     return Meta("Sealed", (), {"weights": held})
-
-
-@holder
-def the_class_of_an_instance(held: Any) -> Any:
-    return type("Plugin", (), {"weights": held})()
 
 
 @holder
@@ -487,10 +384,7 @@ def a_class_method(held: Any) -> Any:
 
 @holder
 def a_bound_method(held: Any) -> Any:
-    class Runner:
-        def __init__(self, weights: Any) -> None:
-            self.weights = weights
-
+    class Runner(Box):
         def run(self) -> None: ...
 
     return Runner(held).run
@@ -561,16 +455,6 @@ def an_annotation(held: Any) -> Any:
 
 
 @holder
-def a_partial(held: Any) -> Any:
-    return functools.partial(print, 1, held)
-
-
-@holder
-def a_partial_with_keywords(held: Any) -> Any:
-    return functools.partial(print, end=held)
-
-
-@holder
 def a_cache(held: Any) -> Any:
     @functools.cache
     def load(name: str) -> Any:
@@ -587,16 +471,13 @@ def a_bounded_cache_by_argument(held: Any) -> Any:
     def size(one: Any, other: int) -> int:
         return 1
 
-    size(box(held), 1)
+    size(Box(held), 1)
     return size
 
 
 @holder
 def a_cache_of_a_method(held: Any) -> Any:
-    class Model:
-        def __init__(self, weights: Any) -> None:
-            self.weights = weights
-
+    class Model(Box):
         @functools.lru_cache(maxsize=8)  # noqa: B019
         def embed(self, text: str) -> int:
             return 1
@@ -707,11 +588,6 @@ def an_exception(held: Any) -> Any:
 
 
 @holder
-def an_exception_with_arguments(held: Any) -> Any:
-    return ValueError("no", held)
-
-
-@holder
 def the_cause_of_an_exception(held: Any) -> Any:
     error = RuntimeError("no")
     error.__cause__ = ValueError("why", held)
@@ -747,16 +623,6 @@ def a_scheduled_event(held: Any) -> Any:
     made = sched.scheduler()
     made.enter(3600, 1, print, (held,))
     return made
-
-
-@holder
-def a_thread_that_was_not_started(held: Any) -> Any:
-    return threading.Thread(target=print, args=(held,))
-
-
-@holder
-def a_log_record(held: Any) -> Any:
-    return [logging.LogRecord("x", 10, "x.py", 1, "batch %s of %s", (held, 2), None)]
 
 
 @holder
@@ -814,11 +680,6 @@ def place_of(package: str) -> Callable[[Place], Place]:
 
 
 @place
-def a_name_of_a_module(held: Any, shop: Any) -> Any:
-    shop.held = held
-
-
-@place
 def an_odd_name_of_a_module(held: Any, shop: Any) -> Any:
     vars(shop)["two words"] = held
 
@@ -866,6 +727,13 @@ def a_delayed_call_of_a_closure(held: Any, shop: Any) -> Any:
     return shop.loop.close
 
 
+def _in_a_loop(start: Callable[[], Any], shop: Any) -> Callable[[], None]:
+    """Runs something in a loop, which stays open."""
+    shop.loop = asyncio.new_event_loop()
+    shop.loop.run_until_complete(start())
+    return shop.loop.close
+
+
 @place
 def a_task_that_waits(held: Any, shop: Any) -> Any:
     async def poll(batch: Any, changed: asyncio.Event) -> None:
@@ -877,25 +745,14 @@ def a_task_that_waits(held: Any, shop: Any) -> Any:
         await asyncio.sleep(0)
 
     cell = [held]
-    shop.loop = asyncio.new_event_loop()
-    shop.loop.run_until_complete(start())
-    return shop.loop.close
+    return _in_a_loop(start, shop)
 
 
 @place
 def a_task_that_nobody_names(held: Any, shop: Any) -> Any:
-    async def poll(batch: Any, changed: asyncio.Event) -> None:
-        await changed.wait()
-
-    async def start() -> None:
-        shop.changed = asyncio.Event()
-        asyncio.ensure_future(poll(cell.pop(), shop.changed))
-        await asyncio.sleep(0)
-
-    cell = [held]
-    shop.loop = asyncio.new_event_loop()
-    shop.loop.run_until_complete(start())
-    return shop.loop.close
+    end = a_task_that_waits(held, shop)
+    del shop.task
+    return end
 
 
 @place
@@ -914,9 +771,7 @@ def a_task_that_has_ended(held: Any, shop: Any) -> Any:
         await shop.tasks[0]
 
     cell = [held]
-    shop.loop = asyncio.new_event_loop()
-    shop.loop.run_until_complete(start())
-    return shop.loop.close
+    return _in_a_loop(start, shop)
 
 
 @place
@@ -929,9 +784,7 @@ def a_task_that_failed(held: Any, shop: Any) -> Any:
         await asyncio.wait(shop.tasks)
 
     cell = [held]
-    shop.loop = asyncio.new_event_loop()
-    shop.loop.run_until_complete(start())
-    return shop.loop.close
+    return _in_a_loop(start, shop)
 
 
 @place
@@ -1073,119 +926,77 @@ def a_log_handler(held: Any, shop: Any) -> Any:
     return lambda: logging.getLogger("shop").handlers.clear()
 
 
-@place
-def a_thread_local_of_another_thread(held: Any, shop: Any) -> Any:
-    shop.local = threading.local()
-    begun, done = threading.Event(), threading.Event()
+def _in_a_thread(begin: Callable[[], Any], name: str | None = None) -> Callable[[], None]:
+    """Runs something in a thread, which stays, and keeps its result, until it is told to end."""
+    begun, ended = threading.Event(), threading.Event()
 
-    def serve(batch: list[Any]) -> None:
-        shop.local.batch = batch.pop()
+    def run() -> None:
+        batch = begin()
         begun.set()
-        done.wait()
+        ended.wait(60)
+        del batch
 
-    thread = threading.Thread(target=serve, args=([held],))
-    del held
+    thread = threading.Thread(target=run, name=name)
     thread.start()
-    begun.wait()
+    begun.wait(60)
 
     def end() -> None:
-        done.set()
+        ended.set()
         thread.join()
 
     return end
+
+
+class State(threading.local):
+    """Attributes that each thread has for itself."""
+
+    def __init__(self) -> None:
+        self.cache: Any = {}
+
+
+@place
+def a_thread_local_of_another_thread(held: Any, shop: Any) -> Any:
+    shop.local = threading.local()
+    cell = [held]
+    return _in_a_thread(lambda: setattr(shop.local, "batch", cell.pop()))
 
 
 @place
 def a_variable_of_a_running_thread(held: Any, shop: Any) -> Any:
-    begun, done = threading.Event(), threading.Event()
-
-    def serve(queue: list[Any]) -> None:
-        batch = queue.pop()
-        begun.set()
-        done.wait()
-        del batch
-
-    thread = threading.Thread(target=serve, args=([held],), name="worker of shop")
-    del held
-    thread.start()
-    begun.wait()
-
-    def end() -> None:
-        done.set()
-        thread.join()
-
-    return end
+    return _in_a_thread([held].pop, name="worker of shop")
 
 
 # Tensors whose memory others show, or that graphs keep.
 
-
-@place
-def an_array_by_dlpack(held: Any, shop: Any) -> Any:
-    shop.held = np.from_dlpack(held)
-
-
-@place
-def a_tensor_by_dlpack_over_an_array(held: Any, shop: Any) -> Any:
-    shop.held = [torch.from_dlpack(np.from_dlpack(held))]
-
-
-@place
-def a_tensor_by_dlpack(held: Any, shop: Any) -> Any:
-    shop.held = torch.from_dlpack(held)
-
-
-@place
-def a_capsule(held: Any, shop: Any) -> Any:
-    shop.held = held.__dlpack__()
-
-
-@place
-def a_capsule_in_a_list(held: Any, shop: Any) -> Any:
-    shop.held = [1, held.numpy().__dlpack__()]
+SHOWN: dict[str, Holder] = {
+    "a_name_of_a_module": lambda held: held,
+    "an_array_by_dlpack": lambda held: np.from_dlpack(held),
+    "a_tensor_by_dlpack_over_an_array": lambda held: [torch.from_dlpack(np.from_dlpack(held))],
+    "a_tensor_by_dlpack": lambda held: torch.from_dlpack(held),
+    "a_capsule": lambda held: held.__dlpack__(),
+    "a_capsule_in_a_list": lambda held: [1, held.numpy().__dlpack__()],
+    "a_tensor_over_an_array": lambda held: {"batch": torch.from_numpy(held.numpy()[8:])},
+    "a_tensor_over_a_buffer": lambda held: torch.frombuffer(
+        memoryview(held.numpy()), dtype=torch.float32
+    ),
+    "a_flat_iterator": lambda held: held.numpy().flat,
+    "an_iterator_over_arrays": lambda held: [np.nditer(held.numpy())],
+    "a_broadcast": lambda held: np.broadcast(held.numpy(), 1),
+    "a_node_of_a_graph": lambda held: (held.requires_grad_() * held).sum().grad_fn,
+    "the_next_nodes_of_a_graph": lambda held: (
+        (held.requires_grad_() + 1).sum().grad_fn.next_functions
+    ),
+    "the_node_of_a_leaf": lambda held: [(held.requires_grad_() * 2).grad_fn.next_functions[0][0]],
+    "a_row_of_an_array": lambda held: held.numpy().view([("x", "f4"), ("y", "f4")])[3],
+}
+"""What is `shop.held`, made of the tensor alone."""
 
 
-@place
-def a_tensor_over_an_array(held: Any, shop: Any) -> Any:
-    shop.held = {"batch": torch.from_numpy(held.numpy()[8:])}
+def _show(make: Holder, held: Any, shop: Any) -> None:
+    shop.held = make(held)
 
 
-@place
-def a_tensor_over_a_buffer(held: Any, shop: Any) -> Any:
-    shop.held = torch.frombuffer(memoryview(held.numpy()), dtype=torch.float32)
-
-
-@place
-def a_flat_iterator(held: Any, shop: Any) -> Any:
-    shop.held = held.numpy().flat
-
-
-@place
-def an_iterator_over_arrays(held: Any, shop: Any) -> Any:
-    shop.held = [np.nditer(held.numpy())]
-
-
-@place
-def a_broadcast(held: Any, shop: Any) -> Any:
-    shop.held = np.broadcast(held.numpy(), 1)
-
-
-@place
-def a_node_of_a_graph(held: Any, shop: Any) -> Any:
-    held.requires_grad_()
-    shop.held = (held * held).sum().grad_fn
-
-
-@place
-def the_next_nodes_of_a_graph(held: Any, shop: Any) -> Any:
-    held.requires_grad_()
-    shop.held = (held + 1).sum().grad_fn.next_functions
-
-
-@place
-def the_node_of_a_leaf(held: Any, shop: Any) -> Any:
-    held.requires_grad_()
-    shop.held = [(held * 2).grad_fn.next_functions[0][0]]
+PLACES.update((name, functools.partial(_show, make)) for name, make in SHOWN.items())
 
 
 @place
@@ -1254,10 +1065,7 @@ def an_exit_callback_that_nobody_names(held: Any, shop: Any) -> Any:
 
 @place
 def an_exit_callback_of_an_object(held: Any, shop: Any) -> Any:
-    class Session:
-        def __init__(self, weights: Any) -> None:
-            self.weights = weights
-
+    class Session(Box):
         def close_on_exit(self) -> None: ...
 
     atexit.register(Session(held).close_on_exit)
@@ -1270,16 +1078,11 @@ def an_exit_callback_of_a_partial(held: Any, shop: Any) -> Any:
 
 @place
 def an_entry_of_a_context_variable(held: Any, shop: Any) -> Any:
-    variable: contextvars.ContextVar[Any] = contextvars.ContextVar("requests")
-    variable.set([{"batch": held}])
+    contextvars.ContextVar[Any]("requests").set([{"batch": held}])
 
 
 @place
 def a_subclass_of_thread_local(held: Any, shop: Any) -> Any:
-    class State(threading.local):
-        def __init__(self) -> None:
-            self.cache: Any = {}
-
     shop.state = State()
     shop.state.cache["batch"] = held
 
@@ -1394,11 +1197,6 @@ def a_table_of_arrow(held: Any, shop: Any) -> Any:
 
 
 @place
-def a_row_of_an_array(held: Any, shop: Any) -> Any:
-    shop.row = held.numpy().view([("x", "f4"), ("y", "f4")])[3]
-
-
-@place
 def a_record_in_a_list(held: Any, shop: Any) -> Any:
     rows = held.numpy().view([("x", "f4"), ("y", "f4")]).view(np.recarray)
     shop.best = [None, rows[7]]
@@ -1469,28 +1267,9 @@ def the_completer_of_readline(held: Any, shop: Any) -> Any:
 
 @place
 def an_entry_of_a_thread_local_of_another_thread(held: Any, shop: Any) -> Any:
-    class State(threading.local):
-        def __init__(self) -> None:
-            self.cache: Any = {}
-
     shop.state = State()
-    begun, done = threading.Event(), threading.Event()
-
-    def serve(batch: list[Any]) -> None:
-        shop.state.cache["batch"] = batch.pop()
-        begun.set()
-        done.wait(60)
-
-    thread = threading.Thread(target=serve, args=([held],))
-    del held
-    thread.start()
-    begun.wait(60)
-
-    def end() -> None:
-        done.set()
-        thread.join()
-
-    return end
+    cell = [held]
+    return _in_a_thread(lambda: shop.state.cache.update(batch=cell.pop()))
 
 
 @place
@@ -1528,26 +1307,6 @@ def an_audit_hook(held: Any, shop: Any) -> Any:
     cell = [held]
     sys.addaudithook(lambda name, arguments: cell and None)
     return cell.clear
-
-
-def _in_a_thread(begin: Callable[[], None]) -> Callable[[], None]:
-    """Runs something in a thread, which stays until it is told to end."""
-    begun, ended = threading.Event(), threading.Event()
-
-    def run() -> None:
-        begin()
-        begun.set()
-        ended.wait(60)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    begun.wait(60)
-
-    def end() -> None:
-        ended.set()
-        thread.join()
-
-    return end
 
 
 @place
