@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -78,29 +79,36 @@ def refused(call, *words):
 """
 
 
-def run(program: str, folder: Path, settings: str = "") -> None:
-    """Runs a program on the double. It must end well and say nothing."""
+Run = Callable[..., None]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs programs on the double. They must end well and say nothing."""
     if not DOUBLE.exists():
         pytest.skip("the double is not built: `cargo build -p lowtide-testing` builds it")
-    (folder / "libcuda.so.1").symlink_to(DOUBLE)
-    environment = {
-        **os.environ,
-        "LD_LIBRARY_PATH": str(folder),
-        "LOWTIDE_DOUBLE": settings,
-        "LOWTIDE_DOUBLE_STATE": str(folder / "state"),
-        "LOWTIDE_NVML_LIBRARY": str(DOUBLE),
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-    }
-    command = [sys.executable, "-c", BEGINNING + program]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done
+    (tmp_path / "libcuda.so.1").symlink_to(DOUBLE)
+
+    def run(program: str, settings: str = "") -> None:
+        environment = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(tmp_path),
+            "LOWTIDE_DOUBLE": settings,
+            "LOWTIDE_DOUBLE_STATE": str(tmp_path / "state"),
+            "LOWTIDE_NVML_LIBRARY": str(DOUBLE),
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
+        command = [sys.executable, "-c", BEGINNING + program]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done
+
+    return run
 
 
-def test_tags_sleep_wake_and_are_lost_by_name_at_the_same_addresses(tmp_path: Path) -> None:
-    run(
-        """
+def test_tags_sleep_wake_and_are_lost_by_name_at_the_same_addresses(run: Run) -> None:
+    run("""
 empty = used()
 with scope("weights"):
     weights, plain = malloc(6 * MIB), malloc(1)
@@ -142,14 +150,11 @@ assert lowtide.wake("weights") == 8 * MIB
 write(weights, data)
 free(weights, 6 * MIB); free(plain, 1); free(cache, 4 * MIB)
 assert [one.bytes for one in lowtide.tags()] == [0, 0] == [one.on_device_bytes for one in lowtide.tags()]
-""",
-        tmp_path,
-    )
+""")
 
 
-def test_the_ledger_has_a_line_for_each_tag_that_is_awake(tmp_path: Path) -> None:
-    run(
-        """
+def test_the_ledger_has_a_line_for_each_tag_that_is_awake(run: Run) -> None:
+    run("""
 from lowtide._devices.cuda_pools import lines_of
 with scope("weights"):
     first, second = malloc(20 * MIB), malloc(2 * MIB)
@@ -169,14 +174,11 @@ others = [("torch", 2), ("torch MemPool (0, 3)", 1), ("torch MemPool (0, 3)", 1)
 assert lines() == [*others, ("tag weights", 16), ("tag weights", 6)], lines()
 lowtide.sleep("weights")
 assert lines() == others, lines()
-""",
-        tmp_path,
-    )
+""")
 
 
-def test_what_is_kept_stays_and_wrong_words_are_refused(tmp_path: Path) -> None:
-    run(
-        """
+def test_what_is_kept_stays_and_wrong_words_are_refused(run: Run) -> None:
+    run("""
 refused(lambda: lowtide.sleep("weights"), "no tag", "weights")
 with scope("kept", "keep"):
     kept = malloc(2 * MIB)
@@ -199,14 +201,11 @@ else:
     raise AssertionError("all tags were lost")
 lowtide.wake()
 assert "weights" in repr(tagged()["weights"])
-""",
-        tmp_path,
-    )
+""")
 
 
-def test_the_innermost_scope_of_the_thread_is_in_force(tmp_path: Path) -> None:
-    run(
-        """
+def test_the_innermost_scope_of_the_thread_is_in_force(run: Run) -> None:
+    run("""
 with scope("outer"):
     first = malloc(2 * MIB)
     with scope("inner"):
@@ -234,16 +233,11 @@ assert tagged()["lost"].open_scopes == 1
 refused(lost.begin, "lost")
 del lost
 assert tagged()["lost"].open_scopes == 0
-""",
-        tmp_path,
-    )
+""")
 
 
-def test_a_tag_with_an_open_scope_does_not_sleep_and_a_sleeping_tag_opens_none(
-    tmp_path: Path,
-) -> None:
-    run(
-        """
+def test_a_tag_with_an_open_scope_does_not_sleep_and_a_sleeping_tag_opens_none(run: Run) -> None:
+    run("""
 with scope("weights") as open_scope:
     at = malloc(2 * MIB)
     refused(lambda: lowtide.sleep("weights"), "open", "weights")
@@ -257,12 +251,10 @@ assert tagged()["weights"].bytes == 0
 assert lowtide.wake("weights") == 0
 with scope("weights"):
     assert malloc(2 * MIB)
-""",
-        tmp_path,
-    )
+""")
 
 
-def test_without_memory_the_allocation_is_null_and_the_reason_is_kept(tmp_path: Path) -> None:
+def test_without_memory_the_allocation_is_null_and_the_reason_is_kept(run: Run) -> None:
     run(
         """
 total = ctypes.c_size_t()
@@ -290,14 +282,12 @@ assert tagged()["weights"].is_asleep
 assert cuda.cuMemFree_v2(other) == 0
 assert lowtide.wake("weights") == used_by_tags
 """,
-        tmp_path,
         "total=512MiB",
     )
 
 
-def test_memory_is_freed_on_any_thread_and_a_strange_address_is_left_alone(tmp_path: Path) -> None:
-    run(
-        """
+def test_memory_is_freed_on_any_thread_and_a_strange_address_is_left_alone(run: Run) -> None:
+    run("""
 with scope("weights"):
     found = [malloc(2 * MIB) for _ in range(8)]
 before = used()
@@ -310,14 +300,11 @@ free(12345, 1)
 free(None, 0)
 native.lowtide_tag_free(found[0], 1, 9, None)
 assert native.lowtide_tag_malloc(MIB, -3, None) is None
-""",
-        tmp_path,
-    )
+""")
 
 
-def test_threads_allocate_and_free_while_another_tag_sleeps_and_wakes(tmp_path: Path) -> None:
-    run(
-        """
+def test_threads_allocate_and_free_while_another_tag_sleeps_and_wakes(run: Run) -> None:
+    run("""
 with scope("weights"):
     weights = malloc(8 * MIB)
 data = noise(8 * MIB, 2)
@@ -341,14 +328,11 @@ while any(thread.is_alive() for thread in threads) or turns < 2:
 [thread.join() for thread in threads]
 assert not wrong, wrong
 assert read(weights, 8 * MIB) == data
-""",
-        tmp_path,
-    )
+""")
 
 
-def test_a_forked_child_has_no_tags_and_its_parent_goes_on(tmp_path: Path) -> None:
-    run(
-        """
+def test_a_forked_child_has_no_tags_and_its_parent_goes_on(run: Run) -> None:
+    run("""
 with scope("weights") as weights:
     at = malloc(2 * MIB)
     write(at, b"parent")
@@ -369,14 +353,11 @@ assert read(at, 6) == b"parent"
 lowtide.sleep("weights")
 lowtide.wake("weights")
 assert read(at, 6) == b"parent"
-""",
-        tmp_path,
-    )
+""")
 
 
-def test_backups_ahead_save_what_a_sleep_would_copy_until_they_are_closed(tmp_path: Path) -> None:
-    run(
-        """
+def test_backups_ahead_save_what_a_sleep_would_copy_until_they_are_closed(run: Run) -> None:
+    run("""
 import time
 ahead = lowtide.ahead(share=100)
 assert (ahead.state, ahead.is_done, ahead.is_closed) == ({}, False, False), repr(ahead)
@@ -401,14 +382,11 @@ write(weights, data)
 assert [receipt.verdict for receipt in lowtide.sleep("weights")] == ["released"]
 lowtide.wake("weights")
 assert read(weights, 6 * MIB) == data
-""",
-        tmp_path,
-    )
+""")
 
 
-def test_one_thread_makes_backups_ahead_and_wrong_shares_are_refused(tmp_path: Path) -> None:
-    run(
-        """
+def test_one_thread_makes_backups_ahead_and_wrong_shares_are_refused(run: Run) -> None:
+    run("""
 with scope("weights"):
     weights = malloc(2 * MIB)
 def threads():
@@ -456,14 +434,11 @@ assert os.waitpid(pid, 0)[1] == 0
 assert not third.is_closed
 wait_for(1)
 # The program ends while the thread works.
-""",
-        tmp_path,
-    )
+""")
 
 
-def test_a_program_may_end_with_tags_open_asleep_or_freed_late(tmp_path: Path) -> None:
-    run(
-        """
+def test_a_program_may_end_with_tags_open_asleep_or_freed_late(run: Run) -> None:
+    run("""
 with scope("asleep"):
     asleep = malloc(2 * MIB)
 lowtide.sleep("asleep")
@@ -477,9 +452,7 @@ class Late:
         for one in self.at:
             self.free(one, 2 << 20, 0, None)
 sys.modules["late"] = Late()
-""",
-        tmp_path,
-    )
+""")
 
 
 def test_a_program_without_a_gpu_is_told(tmp_path: Path) -> None:
