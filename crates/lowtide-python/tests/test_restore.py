@@ -69,11 +69,17 @@ class Session:
         self.close()
 
 
-def with_hooks() -> Caching:
+@pytest.fixture
+def device() -> Caching:
     device = Caching()
     device.kind = "test"  # Models are moved off everything but host memory.
     device.pieces = [ModelsToHost(device), Sessions()]
     return device
+
+
+@pytest.fixture
+def model(device: Caching) -> Model:
+    return lowtide.register_model(Model(device, []))
 
 
 def idled(device: Caching, switch: str = "0ms") -> lowtide.Idle:
@@ -83,9 +89,7 @@ def idled(device: Caching, switch: str = "0ms") -> lowtide.Idle:
     return idle
 
 
-def test_the_second_request_finds_its_model_on_the_device() -> None:
-    device, log = with_hooks(), []
-    model = lowtide.register_model(Model(device, log))
+def test_the_second_request_finds_its_model_on_the_device(device: Caching, model: Model) -> None:
     idle = idled(device)
     used = in_use()
     with idle.work() as work:
@@ -104,8 +108,10 @@ def test_the_second_request_finds_its_model_on_the_device() -> None:
     assert "restored model Model, 96.0 MiB" in str(idle.restored), "its size was measured"
 
 
-def test_all_come_back_in_the_order_of_their_registration_and_sessions_last() -> None:
-    device, log = with_hooks(), []
+def test_all_come_back_in_the_order_of_their_registration_and_sessions_last(
+    device: Caching,
+) -> None:
+    log: list[str] = []
     models = [lowtide.register_model(Model(device, log, name), name) for name in ("one", "two")]
 
     def open_it() -> Session:
@@ -131,9 +137,9 @@ def test_all_come_back_in_the_order_of_their_registration_and_sessions_last() ->
     del models
 
 
-def test_work_that_arrives_during_the_release_finds_everything_back() -> None:
-    device, log = with_hooks(), []
-    model = lowtide.register_model(Model(device, log))
+def test_work_that_arrives_during_the_release_finds_everything_back(
+    device: Caching, model: Model
+) -> None:
     seen: list[str] = []
     moving = threading.Event()
 
@@ -160,8 +166,8 @@ def test_work_that_arrives_during_the_release_finds_everything_back() -> None:
     assert seen == [device.name] * 3
 
 
-def test_what_cannot_come_back_is_named_and_the_next_task_tries_again() -> None:
-    device, log = with_hooks(), []
+def test_what_cannot_come_back_is_named_and_the_next_task_tries_again(device: Caching) -> None:
+    log: list[str] = []
     bad = lowtide.register_model(Model(device, log, "bad"), "bad")
     good = lowtide.register_model(Model(device, log, "good"), "good")
     idle = idled(device)
@@ -176,9 +182,7 @@ def test_what_cannot_come_back_is_named_and_the_next_task_tries_again() -> None:
         assert (bad(), good()) == (device.name, device.name)
 
 
-def test_the_gate_and_restore_bring_them_back_too() -> None:
-    device, log = with_hooks(), []
-    model = lowtide.register_model(Model(device, log))
+def test_the_gate_and_restore_bring_them_back_too(device: Caching, model: Model) -> None:
     lowtide.release(to="16 MiB", device=device)
     assert model() == "cpu"
     with lowtide.Gate(device).enter():
@@ -189,8 +193,7 @@ def test_the_gate_and_restore_bring_them_back_too() -> None:
     assert lowtide.restore(device) == []
 
 
-def test_a_session_without_a_way_back_is_refused() -> None:
-    device = with_hooks()
+def test_a_session_without_a_way_back_is_refused(device: Caching) -> None:
     with pytest.raises(TypeError, match="cannot be registered without open="):
         lowtide.register_session(Session(device))
     with pytest.raises(TypeError, match="no close method"):
@@ -227,9 +230,7 @@ def test_a_model_that_is_not_where_it_was_is_a_failure() -> None:
 
 
 class TestAtTheEndOfATask:
-    def test_memory_is_free_when_the_block_is_left(self) -> None:
-        device, log = with_hooks(), []
-        model = lowtide.register_model(Model(device, log))
+    def test_memory_is_free_when_the_block_is_left(self, device: Caching, model: Model) -> None:
         with lowtide.idle("task", device=device, to="16 MiB") as idle:
             used = in_use()
             with idle.work(), idle.work():
@@ -240,9 +241,7 @@ class TestAtTheEndOfATask:
             with idle.work():
                 assert model() == device.name
 
-    def test_not_while_another_task_is_active(self) -> None:
-        device, log = with_hooks(), []
-        model = lowtide.register_model(Model(device, log))
+    def test_not_while_another_task_is_active(self, device: Caching, model: Model) -> None:
         with lowtide.idle("task", device=device, to="16 MiB") as idle, idle.work():
             with idle.work():
                 pass
@@ -255,9 +254,7 @@ class TestAtTheEndOfATask:
 
 
 class TestInACoroutine:
-    def test_the_event_loop_goes_on(self) -> None:
-        device, log = with_hooks(), []
-        model = lowtide.register_model(Model(device, log))
+    def test_the_event_loop_goes_on(self, device: Caching, model: Model) -> None:
         gone_on: list[int] = []
         held = threading.Event()
 
@@ -294,9 +291,9 @@ class TestInACoroutine:
             assert asyncio.run(serve(idle)) == f"{device.name}go"
         assert gone_on
 
-    def test_a_plain_with_block_hands_the_release_to_the_thread(self) -> None:
-        device, log = with_hooks(), []
-        model = lowtide.register_model(Model(device, log))
+    def test_a_plain_with_block_hands_the_release_to_the_thread(
+        self, device: Caching, model: Model
+    ) -> None:
 
         async def serve(idle: lowtide.Idle) -> None:
             with idle.work():
@@ -310,9 +307,9 @@ class TestInACoroutine:
             asyncio.run(serve(idle))
             assert model() == "cpu"
 
-    def test_one_that_is_cancelled_leaves_no_task_behind(self) -> None:
-        device, log = with_hooks(), []
-        lowtide.register_model(model := Model(device, log))
+    def test_one_that_is_cancelled_leaves_no_task_behind(
+        self, device: Caching, model: Model
+    ) -> None:
         idle = idled(device)
         idle.work().leave()
         idle.tick()
