@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from limits import Limits
@@ -14,6 +18,25 @@ os.environ.pop("LOWTIDE_FREE_ON_IDLE", None)
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Limits(config), "lowtide-limits")
+
+
+@pytest.fixture(autouse=True)
+def _empty_shelf(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What the tests of a file keep on its shelf goes after each of them."""
+    yield
+    getattr(request.module, "shelf", {}).clear()
+
+
+@pytest.fixture
+def shop() -> Iterator[Any]:
+    """A module that is imported under this name."""
+    module = types.ModuleType("shop")
+    sys.modules["shop"] = module
+    yield module
+    del sys.modules["shop"]
+    vars(module).clear()
+    # What the test has made. A whole collection goes through all of torch, every time.
+    gc.collect(1)
 
 
 @pytest.fixture

@@ -45,12 +45,6 @@ class Runner:
 shelf: dict[str, Any] = {}
 
 
-@pytest.fixture(autouse=True)
-def _empty_shelf() -> Any:
-    yield
-    shelf.clear()
-
-
 def _texts(answer: Any) -> str:
     held = answer.held[0]
     return "\n".join([held.path, *held.paths, *(str(cut) for cut in held.cuts), str(answer)])

@@ -10,10 +10,8 @@ from __future__ import annotations
 import gc
 import os
 import random
-import sys
 import threading
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import holders
@@ -28,16 +26,6 @@ SIZE = 3 * MIB
 SEED = int(os.environ.get("CUTS_SEED", "14"))
 # A third of the heaps by default, all of them in the long tests.
 HEAPS = int(os.environ.get("CUTS_HEAPS", "60" if os.environ.get("LOWTIDE_LONG") == "1" else "20"))
-
-
-@pytest.fixture
-def shop() -> Iterator[Any]:
-    module = types.ModuleType("shop")
-    sys.modules["shop"] = module
-    yield module
-    del sys.modules["shop"]
-    vars(module).clear()
-    collect_young()
 
 
 def collect_young() -> None:
@@ -92,10 +80,14 @@ def test_a_cut_of_a_holder_runs_as_it_stands_and_frees(shop: Any, name: str) -> 
     is_freed_by_its_cut(storage)
 
 
-@pytest.mark.parametrize("name", holders.PLACES)
-def test_a_cut_in_a_place_runs_as_it_stands_and_frees(shop: Any, name: str) -> None:
+def skip_without_its_package(name: str) -> None:
     if name in holders.NEEDS:
         pytest.importorskip(holders.NEEDS[name], reason=f"{holders.NEEDS[name]} is not installed")
+
+
+@pytest.mark.parametrize("name", holders.PLACES)
+def test_a_cut_in_a_place_runs_as_it_stands_and_frees(shop: Any, name: str) -> None:
+    skip_without_its_package(name)
     test = in_a_fork(cut_in_a_place) if name in holders.WITH_COMPILER else cut_in_a_place
     test(shop, name)
 
@@ -136,8 +128,7 @@ WHERE_REGISTERED = {
 
 @pytest.mark.parametrize("name", WHERE_REGISTERED)
 def test_a_hook_is_named_and_removed_where_it_was_registered(shop: Any, name: str) -> None:
-    if name in holders.NEEDS:
-        pytest.importorskip(holders.NEEDS[name], reason=f"{holders.NEEDS[name]} is not installed")
+    skip_without_its_package(name)
     _, end = leak(lambda tensor: holders.PLACES[name](tensor, shop))
     held = ask()
     path, statement = WHERE_REGISTERED[name]

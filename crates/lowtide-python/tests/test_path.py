@@ -36,14 +36,6 @@ class Runner:
     gen: Any
 
 
-@pytest.fixture
-def shop() -> Any:
-    module = types.ModuleType("shop")
-    sys.modules["shop"] = module
-    yield module
-    del sys.modules["shop"]
-
-
 def chain(*objects: Any) -> list[Any]:
     """The objects, with the dicts of modules and instances between them as the heap has them."""
     found: list[Any] = []

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import gc
-import sys
-import types
 import warnings
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import names
@@ -19,14 +16,6 @@ from lowtide._why.references.readers import references
 torch = pytest.importorskip("torch")
 Root, path_text, path_verb = path.Root, names.path_text, names.path_verb
 MODULES = Root("modules", "shop")
-
-
-@pytest.fixture
-def shop() -> Iterator[Any]:
-    module = types.ModuleType("shop")
-    sys.modules["shop"] = module
-    yield module
-    del sys.modules["shop"]
 
 
 def steps(holder: object, held: object) -> list[str]:

@@ -28,12 +28,6 @@ MIB = 1 << 20
 shelf: dict[str, Any] = {}
 
 
-@pytest.fixture(autouse=True)
-def _empty_shelf() -> Any:
-    yield
-    shelf.clear()
-
-
 def paths_to(target: object) -> tuple[str, ...]:
     return lowtide.why(target).held[0].paths
 

@@ -23,12 +23,6 @@ LONG = os.environ.get("LOWTIDE_LONG") == "1"
 shelf: dict[str, Any] = {}
 
 
-@pytest.fixture(autouse=True)
-def _empty_shelf() -> Any:
-    yield
-    shelf.clear()
-
-
 def test_a_class_that_ends_meanwhile_and_another_in_its_place() -> None:
     """Between the first look and the walk Python runs; what was known of types may be wrong then."""
     asked: set[str] = set()

@@ -35,12 +35,6 @@ class Runner:
 shelf: dict[str, Any] = {}
 
 
-@pytest.fixture(autouse=True)
-def _empty_shelf() -> Any:
-    yield
-    shelf.clear()
-
-
 def test_r46_two_holders_are_named_with_the_cut_that_frees() -> None:
     runner = Runner()
     runner.model = torch.nn.Linear(1024, 1024)
