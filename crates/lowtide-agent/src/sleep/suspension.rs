@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use lowtide_device::private_files::PrivateFolder;
 use lowtide_proto::helper::{
-    self, Connection, DeviceBytes, Helper, Refusal, Resume, Suspend, Suspended, Target,
+    self, Connection, DeviceBytes, Helper, ProcessState, Refusal, Resume, Suspend, Suspended,
+    Target,
 };
 use lowtide_proto::{Answer, NoRoom, Resumed, Status};
 use lowtide_types::{Bytes, DeviceId};
@@ -111,8 +112,8 @@ impl Suspension {
     /// Takes the process off its devices. It sleeps, and the gate is closed to every call.
     ///
     /// # Errors
-    /// The reason why it is not suspended, or not known to be. Only the helper's word that the process is on the
-    /// device opens the gate to a wake; until then a touch asks for the process back.
+    /// The reason why it is not suspended, or not known to be. Then the gate stays closed to a wake, and a touch asks
+    /// for the process back.
     pub(crate) fn suspend(
         &self,
         mut connection: Connection,
@@ -131,19 +132,26 @@ impl Suspension {
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
         let refusal = match answer {
             Ok(helper::Answer::Suspended(suspended)) => return Ok(suspended),
-            // It goes on; the next call that needs the device waits for it.
-            Ok(helper::Answer::Refused { refusal: refusal @ Refusal::Unfinished { .. } }) => {
-                return Err(refusal.to_string());
-            }
             Ok(helper::Answer::Refused { refusal }) => refusal,
             // Nobody knows what it did.
             Ok(other) => return Err(format!("the helper answered something else: {other:?}")),
             Err(error) => return Err(with_causes(&error)),
         };
-        match self.resume() {
-            Ok(Answer::Resumed(_)) => Err(format!("{refusal}; the process stays asleep")),
-            _ => Err(format!("{refusal}; the next use of the device asks for the process back")),
+        let is_back = match &refusal {
+            // It goes on; the next call that needs the device waits for it.
+            Refusal::Unfinished { .. } => return Err(refusal.to_string()),
+            Refusal::Driver { state: ProcessState::Running, .. } => true,
+            Refusal::Driver { .. } | Refusal::WrongState { .. } | Refusal::Broken { .. } => {
+                matches!(self.resume(), Ok(Answer::Resumed(_)))
+            }
+            // What these say was found before anything was done, or is undone.
+            _ => true,
+        };
+        if !is_back {
+            return Err(format!("{refusal}; the next use of the device asks for the process back"));
         }
+        gate::fall_asleep();
+        Err(format!("{refusal}; the process stays asleep"))
     }
 
     /// Brings the process back to its devices, where it sleeps on.

@@ -237,3 +237,16 @@ fn a_program_whose_helper_was_killed_comes_back_with_another() {
     assert!(killed.is_ok_and(|status| status.success()), "{pid}");
     program.does("check 0");
 }
+
+#[test]
+fn a_program_that_may_not_be_suspended_wakes_at_its_next_touch() {
+    // Not permitted to attach; a driver without the functions; a driver that fails.
+    for code in [304, 801, 999] {
+        let world = World::new();
+        let fault = format!("fail=cuCheckpointProcessGetState:{code}");
+        let mut program = started(&world, &[("LOWTIDE_DOUBLE", &fault)]);
+        let Answer::Refused { reason } = program.ask(Ask::Suspend) else { panic!("{code}") };
+        assert!(reason.ends_with("the process stays asleep"), "{reason}");
+        program.does("check 0");
+    }
+}

@@ -68,18 +68,22 @@ impl<'a> Journaled<'a> {
 
     /// Lets a locked process go on, and forgets it. Its record stays if that fails, so that the next question
     /// or the next helper tries again. The driver is asked first, and everything else comes after it.
+    ///
+    /// # Errors
+    /// [`Refusal::WrongState`]: the process does not run.
     pub(crate) fn bring_back(&mut self) -> Result<(), Refusal> {
         let target = self.record.target;
         for tried in 1.. {
-            let refusal = match self.take(Step::Unlock, Duration::ZERO) {
-                Ok(()) | Err(Refusal::Ended { .. }) => break,
-                Err(refusal) => refusal,
-            };
-            match self.service.driver.state(target.pid) {
+            if let Ok(()) | Err(Refusal::Ended { .. }) = self.take(Step::Unlock, Duration::ZERO) {
+                break;
+            }
+            let pid = target.pid;
+            match self.service.driver.state(pid).unwrap_or(ProcessState::Unknown) {
                 // Somebody else unlocked it; the driver's locks have no owner.
-                Ok(ProcessState::Running) => break,
-                Ok(ProcessState::Checkpointed) => return Err(refusal),
-                _ if tried == UNLOCK_TRIES => return Err(refusal),
+                ProcessState::Running => break,
+                state if tried == UNLOCK_TRIES || state == ProcessState::Checkpointed => {
+                    return Err(Refusal::WrongState { pid, state });
+                }
                 _ => thread::sleep(UNLOCK_PAUSE),
             }
         }

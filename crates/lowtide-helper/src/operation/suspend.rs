@@ -50,13 +50,13 @@ impl Service {
             ProcessState::Running => {
                 check_host_memory(&journaled.record.needs)?;
                 if let Err(refusal) = journaled.lock(Duration::from_millis(ask.lock_limit_ms)) {
-                    return Err(self.undone(&mut journaled, refusal));
+                    return Err(undone(&mut journaled, refusal));
                 }
             }
             // Somebody began, and died: the driver's locks have no owner.
             ProcessState::Locked => {
                 if let Err(refusal) = self.journal.write(&journaled.record) {
-                    return Err(self.undone(&mut journaled, refusal));
+                    return Err(undone(&mut journaled, refusal));
                 }
             }
             ProcessState::Checkpointed => return Ok(self.suspended_already(target, &before)),
@@ -67,31 +67,16 @@ impl Service {
             return Err(process.check_moving().err().unwrap_or(Refusal::UnderWay { pid }));
         }
         // While it is locked its memory stands still: this is what it will need.
-        let locked = Reading::now().inspect_err(|_| drop(journaled.bring_back()))?;
+        let locked = Reading::now().map_err(|refusal| undone(&mut journaled, refusal))?;
         journaled.record.needs = larger(journaled.record.needs, locked.needs_of(pid));
         if let Err(refusal) = journaled.step(Step::Checkpoint) {
-            let refusal = self.undone(&mut journaled, refusal);
+            let refusal = undone(&mut journaled, refusal);
             // A call that failed after it did its work: there is no way back but forward.
             if self.driver.state(pid) != Ok(ProcessState::Checkpointed) {
                 return Err(refusal);
             }
         }
         self.proof(&mut journaled, &locked, &uuids)
-    }
-
-    // Lets the process go on after a step that failed; returns why it failed, with the state now. A driver that
-    // refuses a checkpoint, for managed memory for example, leaves the process locked.
-    fn undone(&self, journaled: &mut Journaled<'_>, refusal: Refusal) -> Refusal {
-        let brought = journaled.bring_back();
-        match refusal {
-            Refusal::Driver { pid, step, code, name, .. } => {
-                let state =
-                    brought.map_or_else(|_| self.driver.state(pid), |()| Ok(ProcessState::Running));
-                let state = state.unwrap_or(ProcessState::Unknown);
-                Refusal::Driver { pid, step, code, name, state }
-            }
-            refusal => refusal,
-        }
     }
 
     fn proof(
@@ -149,6 +134,24 @@ impl Service {
             verdict,
             needs: record.needs,
         }
+    }
+}
+
+// Lets the process go on after something failed; returns why it failed. Where the process does not go on, that comes
+// first: other refusals say that it runs. A driver that refuses a checkpoint, for managed memory for example, leaves
+// the process locked.
+fn undone(journaled: &mut Journaled<'_>, refusal: Refusal) -> Refusal {
+    let state = match journaled.bring_back() {
+        Ok(()) => ProcessState::Running,
+        Err(Refusal::WrongState { state, .. }) => state,
+        Err(_) => ProcessState::Unknown,
+    };
+    match refusal {
+        Refusal::Driver { pid, step, code, name, .. } => {
+            Refusal::Driver { pid, step, code, name, state }
+        }
+        refusal if state == ProcessState::Running => refusal,
+        _ => Refusal::WrongState { pid: journaled.record.target.pid, state },
     }
 }
 
