@@ -129,7 +129,9 @@ impl Suspension {
             is_alone: true,
         };
         let answer = connection.ask(helper::Ask::Suspend(suspend));
-        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+        // Without an answer nobody knows which question a later one would be for.
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) =
+            answer.is_ok().then_some(connection);
         let refusal = match answer {
             Ok(helper::Answer::Suspended(suspended)) => return Ok(suspended),
             Ok(helper::Answer::Refused { refusal }) => refusal,
@@ -193,9 +195,10 @@ impl Suspension {
         let limit_ms = LIMIT.as_millis() as u64;
         let resume =
             || helper::Ask::Resume(Resume { target, maps: maps.to_vec(), wait_ms: 0, limit_ms });
-        if let Some(connection) = &mut *kept
+        if let Some(mut connection) = kept.take()
             && let Ok(answer) = connection.ask(resume())
         {
+            *kept = Some(connection);
             return Ok(answer);
         }
         let mut connection = self.connect()?.0;
