@@ -46,8 +46,8 @@ pub(crate) struct Options {
     /// hundred MiB; `suspend` leaves nothing, and takes a few tenths of a second longer each way.
     #[arg(long, value_name = "STATE", default_value = "sleep", requires = "idle")]
     to: To,
-    /// How long a use of the device waits for room when the program wakes; then it fails with the driver's
-    /// out-of-memory error, and the program stays asleep. Without it: 60s.
+    /// How long a use of the device tries to wake the program; then it fails with the driver's out-of-memory error,
+    /// or 999 for another reason than room, and the program stays asleep. Without it: 60s.
     #[arg(long, value_name = "TIME", value_parser = time)]
     wake_timeout: Option<String>,
     /// Let the program sleep although something is in the way that `lowtide status` names: rdma, gdrcopy,
