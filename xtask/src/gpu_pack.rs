@@ -23,7 +23,7 @@ const COMMIT: &str = "commit.txt";
 const AGENT: &str = "liblowtide_agent.so";
 /// `lowtide` finds the helper, which suspends others, beside itself.
 const PROGRAMS: [&str; 3] = ["lowtide", "lowtide-bench", "lowtide-helper"];
-const SCRIPTS: [&str; 13] = [
+const SCRIPTS: [&str; 14] = [
     "run.sh",
     "python.sh",
     "storm.sh",
@@ -35,6 +35,7 @@ const SCRIPTS: [&str; 13] = [
     "frameworks.py",
     "quiet.py",
     "every_quiet.py",
+    "misuse.py",
     "suspend.py",
     "tag.py",
 ];

@@ -1,0 +1,412 @@
+"""Misuses every function that the agent answers itself, without and with the agent; the answers must be the same.
+
+    python3 misuse.py --lowtide ./lowtide --agent ./liblowtide_agent.so --results misuse.tsv
+
+A row below names the kind of each argument of a function, and the right value where it is not the kind's first.
+A case is a right call in which one argument is of another value of its kind (zero, huge, null, freed, interior,
+foreign), or that is made without a context or in another one.
+Each case has memory of its own and prints the driver's code, and what reading that memory then gives. Each function
+has a process of its own, which sleeps and wakes after its cases: what could be read before has the same bytes.
+Exits 0 only if every answer is the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+MIB = 1 << 20
+LARGE, SMALL = 4 * MIB, 1 << 16
+MARK = b"0123456789abcdef"
+HUGE = 1 << 62
+MOST = (1 << 64) - 1
+NOT_FOUND = 500
+Word = ctypes.c_uint64
+
+ROWS = {
+    "cuArray3DCreate_v2": "out shape3",
+    "cuArrayCreate_v2": "out shape",
+    "cuArrayDestroy": "array",
+    "cuCtxCreate": "out flags device",
+    "cuCtxCreate_v2": "out flags device",
+    "cuCtxCreate_v3": "out none zero flags device",
+    "cuCtxCreate_v4": "out none flags device",
+    "cuCtxDestroy": "context",
+    "cuCtxDestroy_v2": "context",
+    "cuDevicePrimaryCtxRelease": "device",
+    "cuDevicePrimaryCtxRelease_v2": "device",
+    "cuDevicePrimaryCtxReset": "device",
+    "cuDevicePrimaryCtxReset_v2": "device",
+    "cuDevicePrimaryCtxRetain": "out device",
+    "cuGetProcAddress": "name out version flags64",
+    "cuGetProcAddress_v2": "name out version flags64 out",
+    "cuInit": "flags",
+    "cuIpcCloseMemHandle": "at",
+    "cuIpcGetMemHandle": "out at",
+    "cuIpcOpenMemHandle_v2": "out ipc flags",
+    "cuMemAddressFree": "at:reserved size",
+    "cuMemAllocAsync": "out size stream",
+    "cuMemAllocAsync_ptsz": "out size stream",
+    "cuMemAllocFromPoolAsync": "out size pool stream",
+    "cuMemAllocFromPoolAsync_ptsz": "out size pool stream",
+    "cuMemAllocManaged": "out size attach",
+    "cuMemAllocPitch_v2": "out out size height element",
+    "cuMemAlloc_v2": "out size",
+    "cuMemCreate": "out size properties flags64",
+    "cuMemFreeAsync": "at:of_a_pool stream",
+    "cuMemFreeAsync_ptsz": "at:of_a_pool stream",
+    "cuMemFree_v2": "at",
+    "cuMemGetAddressRange_v2": "out out at",
+    "cuMemGetAllocationPropertiesFromHandle": "out handle",
+    "cuMemMap": "at:reserved size offset handle:right flags64",
+    "cuMemMapArrayAsync": "tiles zero stream",
+    "cuMemMapArrayAsync_ptsz": "tiles zero stream",
+    "cuMemRelease": "handle",
+    "cuMemRetainAllocationHandle": "out at:mapped",
+    "cuMemSetAccess": "at:mapped size access count",
+    "cuMemUnmap": "at:mapped size",
+    "cuPointerGetAttribute": "out attribute at",
+    "cuPointerGetAttributes": "count kinds places at",
+    "cuPointerSetAttribute": "off attribute:synchronous at",
+    "cuStreamBeginCapture": "stream",
+    "cuStreamBeginCaptureToGraph": "stream graph none none zero mode",
+    "cuStreamBeginCaptureToGraph_ptsz": "stream graph none none zero mode",
+    "cuStreamBeginCapture_ptsz": "stream",
+    "cuStreamBeginCapture_v2": "stream mode",
+    "cuStreamBeginCapture_v2_ptsz": "stream mode",
+    "cuStreamEndCapture": "capturing out",
+    "cuStreamEndCapture_ptsz": "capturing out",
+}
+
+
+class IpcHandle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 64)]
+
+
+def call(name: str, *arguments: object) -> int:
+    function = getattr(cuda, name, None)
+    if function is None:
+        return NOT_FOUND
+    return int(function(*[Word(one) if isinstance(one, int) else one for one in arguments]))
+
+
+def make(name: str, *arguments: object) -> int:
+    handle = Word()
+    call(name, ctypes.byref(handle), *arguments)
+    return handle.value
+
+
+class World:
+    """The memory of one case, and the right and wrong values of each kind of argument."""
+
+    def __init__(self) -> None:
+        self.context = make("cuDevicePrimaryCtxRetain", 0)
+        call("cuCtxSetCurrent", self.context)
+        self.kept: list[object] = []
+        self.streams: list[int] = []
+        self.large, self.small = make("cuMemAlloc_v2", LARGE), make("cuMemAlloc_v2", SMALL)
+        self.at = make("cuMemAddressReserve", LARGE, 0, 0, 0)
+        self.handle = self.memory(LARGE)
+        call("cuMemMap", self.at, LARGE, 0, self.handle, 0)
+        call("cuMemSetAccess", self.at, LARGE, self.access(0), 1)
+        for at in (self.large, self.small, self.at):
+            call("cuMemcpyHtoD_v2", at, MARK, len(MARK))
+        self.kinds: dict[str, dict[str, Callable[[], object]]] = {
+            "out": {"right": lambda: self.keep((Word * 64)()), "null": lambda: None},
+            "none": {"right": lambda: None},
+            "zero": {"right": lambda: 0, "huge": lambda: 1 << 31},
+            "flags": {"right": lambda: 0, "huge": lambda: 0xFFFF_FFFF},
+            "flags64": {"right": lambda: 0, "huge": lambda: HUGE},
+            "count": {"right": lambda: 1, "zero": lambda: 0, "huge": lambda: HUGE},
+            "offset": {"right": lambda: 0, "odd": lambda: 1, "huge": lambda: HUGE},
+            "version": {"right": lambda: 12000, "zero": lambda: 0, "huge": lambda: 0x7FFF_FFFF},
+            "attach": {"right": lambda: 1, "zero": lambda: 0, "huge": lambda: 0xFFFF},
+            "element": {"right": lambda: 4, "zero": lambda: 0, "odd": lambda: 3},
+            "height": {"right": lambda: 2, "zero": lambda: 0, "huge": lambda: HUGE},
+            "mode": {"right": lambda: 0, "huge": lambda: 99},
+            "attribute": {"right": lambda: 12, "synchronous": lambda: 6, "zero": lambda: 0, "huge": lambda: 9999},
+            "off": {"right": lambda: self.keep((ctypes.c_int * 2)()), "null": lambda: None},
+            "name": {
+                "right": lambda: b"cuMemAlloc\0",
+                "foreign": lambda: b"cuNobodyHasThis\0",
+                "null": lambda: None,
+            },
+            "size": {
+                "right": lambda: LARGE,
+                "zero": lambda: 0,
+                "one": lambda: 1,
+                "half": lambda: LARGE // 2,
+                "odd": lambda: LARGE + 1,
+                "double": lambda: 2 * LARGE,
+                "huge": lambda: HUGE,
+                "most": lambda: MOST,
+            },
+            "device": {"right": lambda: 0, "negative": lambda: 0xFFFF_FFFF, "huge": lambda: 99},
+            "shape": self.structure(64, 64, 0x20 | 1 << 32),
+            "shape3": self.structure(64, 64, 0, 0x20 | 1 << 32, 0),
+            "tiles": {"right": lambda: self.keep((Word * 12)()), "null": lambda: None},
+            "kinds": {"right": lambda: self.keep((ctypes.c_int * 2)(12)), "null": lambda: None},
+            "places": {"right": self.places, "null": lambda: None},
+            "properties": {
+                "right": lambda: self.properties(0),
+                "null": lambda: None,
+                "foreign": lambda: self.properties(99),
+                "zero": lambda: self.keep((ctypes.c_uint32 * 64)()),
+            },
+            "access": {
+                "right": lambda: self.access(0),
+                "null": lambda: None,
+                "foreign": lambda: self.access(99),
+                "huge": lambda: self.access(0, 99),
+            },
+            "at": {
+                "large": lambda: self.large,
+                "small": lambda: self.small,
+                "mapped": lambda: self.at,
+                "zero": lambda: 0,
+                "huge": lambda: 1 << 63,
+                "most": lambda: MOST,
+                "interior": lambda: self.large + 5,
+                "second page": lambda: self.large + LARGE // 2,
+                "behind": lambda: self.large + LARGE,
+                "interior mapped": lambda: self.at + LARGE // 2,
+                "interior small": lambda: self.small + 256,
+                "freed": lambda: self.freed(LARGE),
+                "freed small": lambda: self.freed(SMALL),
+                "reserved": lambda: make("cuMemAddressReserve", LARGE, 0, 0, 0),
+                "returned": self.returned,
+                "managed": lambda: make("cuMemAllocManaged", LARGE, 1),
+                "pinned": lambda: make("cuMemHostAlloc", LARGE, 0),
+                "host": lambda: ctypes.addressof(self.keep((ctypes.c_char * LARGE)())),
+                "of_a_pool": lambda: make("cuMemAllocAsync", LARGE, 0),
+                "of another context": lambda: self.elsewhere("cuMemAlloc_v2", LARGE),
+            },
+            "handle": {
+                "mapped": lambda: self.handle,
+                "right": lambda: self.memory(LARGE),
+                "half": lambda: self.memory(LARGE // 2),
+                "zero": lambda: 0,
+                "huge": lambda: MOST,
+                "foreign": lambda: 0x1D7E_0000_0000_FFFF,
+                "released": self.released,
+                "address": lambda: self.large,
+            },
+            "array": self.handles(self.array, "cuArrayDestroy"),
+            "graph": self.handles(lambda: make("cuGraphCreate", 0), "cuGraphDestroy"),
+            "pool": self.handles(
+                lambda: make("cuMemPoolCreate", self.properties(0)), "cuMemPoolDestroy"
+            ),
+            "context": self.handles(self.other, "cuCtxDestroy_v2"),
+            "stream": self.handles(self.stream, "cuStreamDestroy_v2") | {"null": lambda: 0},
+            "capturing": {"right": self.capturing, "quiet": self.stream, "null": lambda: 0},
+            "ipc": {"zero": IpcHandle, "foreign": lambda: IpcHandle(b"\x5a" * 63)},
+        }
+        self.states = {"no context": lambda: 0, "another context": self.other}
+
+    def keep(self, value):
+        self.kept.append(value)
+        return value
+
+    def structure(self, *words: int) -> dict[str, Callable[[], object]]:
+        def of(*words: int) -> Callable[[], object]:
+            return lambda: self.keep((Word * 8)(*words))
+
+        huge = (HUGE, *words[1:])
+        return {"right": of(*words), "null": lambda: None, "zero": of(), "huge": of(*huge)}
+
+    def handles(self, maker: Callable[[], int], end: str) -> dict[str, Callable[[], object]]:
+        def gone() -> int:
+            handle = maker()
+            call(end, handle)
+            return handle
+
+        return {"right": maker, "null": lambda: 0, "gone": gone}
+
+    def places(self) -> object:
+        place = self.keep((Word * 2)())
+        return self.keep((Word * 2)(ctypes.addressof(place)))
+
+    def properties(self, device: int) -> object:
+        # Pinned memory of a device: type 1, no handles, location type 1 and its number.
+        return self.keep((ctypes.c_uint32 * 64)(1, 0, 1, device))
+
+    def access(self, device: int, flags: int = 3) -> object:
+        return self.keep((ctypes.c_uint32 * 6)(1, device, flags))
+
+    def memory(self, size: int) -> int:
+        return make("cuMemCreate", size, self.properties(0), 0)
+
+    def freed(self, size: int) -> int:
+        at = make("cuMemAlloc_v2", size)
+        call("cuMemFree_v2", at)
+        return at
+
+    def returned(self) -> int:
+        at = make("cuMemAddressReserve", LARGE, 0, 0, 0)
+        call("cuMemAddressFree", at, LARGE)
+        return at
+
+    def released(self) -> int:
+        handle = self.memory(LARGE)
+        call("cuMemRelease", handle)
+        return handle
+
+    def array(self) -> int:
+        return make("cuArrayCreate_v2", self.keep((Word * 4)(64, 64, 0x20 | 1 << 32, 0)))
+
+    def other(self) -> int:
+        other = make("cuCtxCreate_v2", 0, 0)
+        call("cuCtxSetCurrent", self.context)
+        return other
+
+    def elsewhere(self, name: str, *arguments: object) -> int:
+        call("cuCtxSetCurrent", self.other())
+        made = make(name, *arguments)
+        call("cuCtxSetCurrent", self.context)
+        return made
+
+    def stream(self) -> int:
+        self.streams.append(make("cuStreamCreate", 1))
+        return self.streams[-1]
+
+    def capturing(self) -> int:
+        stream = self.stream()
+        call("cuStreamBeginCapture_v2", stream, 0)
+        return stream
+
+    def end(self) -> None:
+        """Ends what a case may have begun."""
+        call("cuCtxSetCurrent", self.context)
+        for stream in self.streams:
+            call("cuStreamEndCapture", stream, self.kinds["out"]["right"]())
+        call("cuStreamEndCapture", 0, self.kinds["out"]["right"]())
+
+    def read(self) -> str:
+        """Reads the memory of this case; returns the codes."""
+        codes = []
+        for at in (self.large, self.small, self.at):
+            found = ctypes.create_string_buffer(len(MARK))
+            code = call("cuMemcpyDtoH_v2", found, at, len(MARK))
+            codes.append("wrong" if code == 0 and found.raw != MARK else str(code))
+        return " ".join(codes)
+
+
+def cases(world: World, row: str) -> dict[str, tuple[str, list[Callable[[], object]]]]:
+    """Returns the cases of a function: the current context, and how each argument is made."""
+    words = [word.partition(":") for word in ROWS[row].split()]
+    kinds = [(kind, world.kinds[kind], value) for kind, _, value in words]
+    right = [kind[value] if value else next(iter(kind.values())) for _, kind, value in kinds]
+    found = {"right": ("", right)} | {state: (state, right) for state in world.states}
+    for index, (name, kind, _) in enumerate(kinds):
+        for value, maker in kind.items():
+            if maker is not right[index]:
+                case = f"{name} {index}: {value}"
+                found[case] = ("", [*right[:index], maker, *right[index + 1 :]])
+    return found
+
+
+def child(row: str, after: str) -> None:
+    """Goes through the cases of a function, from the one after `after`, sleeps when it is told to, and reads again."""
+    assert call("cuInit", 0) == 0
+    worlds = [World()]
+    left = list(cases(worlds[0], row))
+    for case in left[left.index(after) + 1 if after else 0 :]:
+        world = World()
+        state, makers = cases(world, row)[case]
+        arguments = [maker() for maker in makers]
+        if state:
+            call("cuCtxSetCurrent", world.states[state]())
+        print(case, end="\t", flush=True)
+        code = call(row, *arguments)
+        world.end()
+        print(f"{code}\t{world.read()}", flush=True)
+        worlds.append(world)
+    before = [world.read() for world in worlds]
+    print("end", flush=True)
+    sys.stdin.readline()
+    same = before == [world.read() for world in worlds]
+    print("right" if same else "wrong", flush=True)
+    os._exit(0)
+
+
+def sleep(lowtide: str, pid: int) -> str:
+    """Has a process sleep; returns why it does not."""
+    said = ""
+    for verb in ("sleep", "status"):
+        command = [lowtide, verb, str(pid), "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        if verb == "status" and done.stdout and json.loads(done.stdout)["is_asleep"]:
+            return ""
+        said += done.stderr
+    return said or "it does not sleep"
+
+
+def ask(row: str, options: argparse.Namespace, agent: str | None) -> dict[str, str]:
+    """Returns the answers of a function by case; a case that ended its process is said to have."""
+    environment = dict(os.environ)
+    if agent:
+        environment["LD_PRELOAD"] = agent
+    answers: dict[str, str] = {}
+    while True:
+        after = list(answers)[-1] if answers else ""
+        command = [sys.executable, __file__, "--row", row, "--after", after]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
+            for line in iter(process.stdout.readline, "end\n"):
+                if not line.endswith("\n") or not line:
+                    break
+                case, _, answer = line.strip().partition("\t")
+                answers[case] = answer
+            else:
+                if agent:
+                    answers["slept"] = sleep(options.lowtide, process.pid)
+                answers["after"] = process.communicate("\n")[0].strip()
+                return answers
+            process.kill()
+        if not line.partition("\t")[0]:
+            return answers | {"after": "the process ended"}
+        answers[line.partition("\t")[0]] = "ended"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--lowtide", default="lowtide", help="the program `lowtide`")
+    parser.add_argument("--agent", help="the agent's library")
+    parser.add_argument("--results", help="where the driver's own answers go")
+    parser.add_argument("--only", nargs="*", default=list(ROWS), help="functions")
+    parser.add_argument("--row", help=argparse.SUPPRESS)
+    parser.add_argument("--after", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.row:
+        child(options.row, options.after)
+    lines, failures, count = [], [], 0
+    # Beside one another only where nobody counts what is free on the device.
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda row: ask(row, options, None), options.only))
+    for row, plain in zip(options.only, answers, strict=True):
+        lines += [f"{row}\t{case}\t{answer}\n" for case, answer in plain.items()]
+        ours = ask(row, options, options.agent) if options.agent else dict(plain)
+        if why := ours.pop("slept", ""):
+            failures.append(f"{row}: {why}")
+        count += len(plain)
+        for case in plain | ours:
+            if plain.get(case) != ours.get(case):
+                failures.append(f"{row}: {case}: {plain.get(case)} without, {ours.get(case)} with")
+    if options.results:
+        Path(options.results).write_text("".join(lines))
+    print(*failures, f"{count} cases, {len(failures)} differ", sep="\n")
+    sys.exit(bool(failures))
+
+
+if __name__ == "__main__":
+    cuda = ctypes.CDLL("libcuda.so.1")
+    main()
