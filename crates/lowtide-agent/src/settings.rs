@@ -51,7 +51,7 @@ pub(crate) fn idle_policy() -> Option<Idle> {
             options.enabled.then(|| Idle::new(options, Arc::new(SystemClock::default())))
         }
         Err(error) => {
-            say!("LOWTIDE_FREE_ON_IDLE: {error}");
+            say!("the program does not sleep by itself (LOWTIDE_FREE_ON_IDLE): {error}");
             None
         }
     }

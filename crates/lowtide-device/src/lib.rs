@@ -19,6 +19,7 @@
 //! | [`process`] | how something notices that it is in a forked child |
 //! | [`process_tree`] | a process and all that it started, ended and proved to be gone |
 //! | [`processes`] | the memory of a device by process |
+//! | [`neighbours`] | other processes on the same GPUs, and their age |
 //! | [`survey`] | what this machine can do |
 //! | [`cuda`] | the driver: loaded, or built from entry points that a caller has |
 //!
@@ -54,6 +55,7 @@ mod dry_run;
 mod error;
 mod facts;
 mod host;
+pub mod neighbours;
 pub mod nvml;
 mod os;
 mod page;

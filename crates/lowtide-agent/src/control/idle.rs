@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use lowtide_device::neighbours;
 use lowtide_release::{Decision, Idle, Ticket};
 
 use crate::gate;
@@ -37,7 +38,9 @@ impl Watch {
 
     /// Returns a ticket if it is time to sleep.
     pub(crate) fn due(&self, has_memory: impl FnOnce() -> bool) -> Option<Ticket> {
-        match self.idle.due(has_memory) {
+        // Where they cannot be seen, `status` says so.
+        let neighbours = || neighbours::of(std::process::id()).unwrap_or_default();
+        match self.idle.due_beside(has_memory, neighbours) {
             Decision::Release(ticket) => Some(ticket),
             _ => None,
         }

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use lowtide_device::cuda::Driver;
+use lowtide_device::neighbours;
 use lowtide_proto::{Answer, Ask, ContextStatus, NoRoom, Status, Woken};
 use lowtide_release::Idle;
 use lowtide_types::{Bytes, DeviceId, Receipt, Target};
@@ -293,6 +294,8 @@ impl Agent {
             is_suspended: false,
             idle_s: idle.map(|idle| idle.options().after.as_secs_f64()),
             quiet_s: idle.map(|idle| idle.quiet().as_secs_f64()),
+            // Without a context NVML does not list the process.
+            gives_way: idle.filter(|_| !contexts.is_empty()).map(gives_way),
             wake_timeout_s: self.wake_timeout.as_secs_f64(),
             touches: gate::touches(),
             contexts: contexts.iter().map(of).collect(),
@@ -300,5 +303,18 @@ impl Agent {
             staying: unmanaged::all(),
             obstacles: obstacles::names(),
         }
+    }
+}
+
+/// Returns to whom an idle sleep gives way, in words.
+fn gives_way(idle: &Idle) -> String {
+    let limit = idle.options().give_way;
+    match neighbours::of(std::process::id()) {
+        _ if limit.is_zero() => "to nobody: LOWTIDE_GIVE_WAY=0".to_owned(),
+        Err(error) => format!("to nobody: {error}"),
+        Ok(others) => match others.first().filter(|other| other.age < limit) {
+            Some(other) => format!("now: {other}"),
+            None => format!("to processes that started less than {} s ago", limit.as_secs()),
+        },
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use lowtide_proto::{Answer, Ask};
+
 use crate::program::{LIMIT, Program, Route, World};
 
 /// Waits until the program sleeps; polls the driver meanwhile.
@@ -64,4 +66,42 @@ fn a_word_that_means_nothing_here_is_said_and_the_program_runs() {
         assert_eq!(program.status().idle_s, None);
         assert!(world.said().contains("LOWTIDE_FREE_ON_IDLE"), "{}", world.said());
     }
+}
+
+#[test]
+fn an_idle_sleep_gives_way_to_a_process_that_starts_and_what_a_person_types_does_not() {
+    let world = World::new();
+    let hidden = ("LOWTIDE_DOUBLE", "pid_offset=1000000");
+    let start = |give_way: &str, more: &[(&str, &str)]| {
+        let ours = [("LOWTIDE_FREE_ON_IDLE", "50ms"), ("LOWTIDE_GIVE_WAY", give_way)];
+        let mut program = world.start_with(Route::Dlsym, &[&ours, more].concat());
+        program.does("alloc 0 4194304; write 0 8");
+        program
+    };
+    let gives_way = |program: &Program| program.status().gives_way.expect("it sleeps by itself");
+    let mut program = start("1h", &[]);
+    falls_asleep(&mut program);
+    assert_eq!(gives_way(&program), "to processes that started less than 3600 s ago");
+    let mut neighbour = world.start(Route::Dlsym);
+    neighbour.does("alloc 0 4194304");
+    program.does("check 0");
+    for (give_way, more, said) in [
+        ("0", &[][..], "to nobody: LOWTIDE_GIVE_WAY=0"),
+        ("1h", &[hidden][..], "is not in NVML's lists"),
+    ] {
+        let mut other = start(give_way, more);
+        assert!(gives_way(&other).contains(said), "{}", gives_way(&other));
+        falls_asleep(&mut other);
+    }
+    // Many times its quiet time.
+    for _ in 0..40 {
+        std::thread::sleep(Duration::from_millis(25));
+        assert!(!program.status().is_asleep, "{}", gives_way(&program));
+    }
+    let said = format!("now: client (pid {}) started", neighbour.pid());
+    assert!(gives_way(&program).starts_with(&said), "{} {said}", gives_way(&program));
+    assert!(matches!(program.ask(Ask::Sleep), Answer::Slept { .. }));
+    program.does("check 0");
+    drop(neighbour);
+    falls_asleep(&mut program);
 }

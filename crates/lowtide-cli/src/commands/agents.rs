@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use anyhow::{Context, bail};
+use lowtide_device::neighbours;
 use lowtide_device::private_files::PrivateFolder;
 use lowtide_proto::helper::Ask as HelperAsk;
 use lowtide_proto::{Answer, Ask, AskError, SOCKET, Status, socket_name};
+use lowtide_release::IdleOptions;
 use lowtide_types::{Bytes, Receipt};
 
 use crate::commands::helper::{self, SuspendedProcess};
@@ -110,6 +112,7 @@ pub(crate) fn release(options: &ReleaseOptions) -> anyhow::Result<Ending> {
 /// Asks an agent for something that takes memory off the device, and prints the receipts.
 fn take(options: &Options, question: Ask) -> anyhow::Result<Ending> {
     let pid = options.pid;
+    warn_of_starting(pid);
     let answer = ask(&socket_of(&PrivateFolder::of_user()?, pid)?, pid, question)?;
     if options.json {
         page::print_json(&answer)?;
@@ -139,6 +142,7 @@ fn take(options: &Options, question: Ask) -> anyhow::Result<Ending> {
 
 /// Wakes a program.
 pub(crate) fn wake(options: &Options) -> anyhow::Result<Ending> {
+    warn_of_starting(options.pid);
     let answer = ask(&socket_of(&PrivateFolder::of_user()?, options.pid)?, options.pid, Ask::Wake)?;
     if options.json {
         page::print_json(&answer)?;
@@ -161,6 +165,19 @@ pub(crate) fn wake(options: &Options) -> anyhow::Result<Ending> {
         Answer::NoRoom(no_room) => Ok(Ending::NotProved { what: no_room.to_string() }),
         Answer::Refused { reason } => Ok(Ending::NotProved { what: reason }),
         other => bail!("the agent answered something else: {}", other.to_line()),
+    }
+}
+
+/// Says which program beside a process has just started: it may be measuring free memory, which a typed command
+/// changes all the same. A process that NVML does not list may come to any GPU.
+pub(super) fn warn_of_starting(pid: u32) {
+    let options = IdleOptions::default().giving_way(|name| std::env::var(name).ok());
+    let limit = options.unwrap_or_default().give_way;
+    let others = neighbours::of(pid).or_else(|_| neighbours::on_all_gpus(pid));
+    for other in others.unwrap_or_default().iter().filter(|other| other.age < limit) {
+        page::complain(&format!(
+            "{other}: if it is measuring free memory, what changes now confuses it"
+        ));
     }
 }
 
@@ -199,6 +216,9 @@ fn describe(page: &mut Page, status: &Status, in_detail: bool) {
             page.row("sleeps", &format!("after {quiet_s} s without a use of the device{grown}"));
         }
         None => page.row("sleeps", "when `lowtide sleep` says so"),
+    }
+    if let Some(gives_way) = &status.gives_way {
+        page.row("gives way", gives_way);
     }
     for context in &status.contexts {
         let (blocks, bytes, on_device) = (context.blocks, context.bytes, context.on_device);

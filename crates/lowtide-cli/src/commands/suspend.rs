@@ -70,6 +70,7 @@ pub(crate) struct ResumeOptions {
 pub(crate) fn suspend(options: &SuspendOptions) -> anyhow::Result<Ending> {
     let target = target(options.pid)?;
     say_at_interrupt(options.pid)?;
+    agents::warn_of_starting(options.pid);
     if let Some(answer) = agents::ask_if_any(options.pid, lowtide_proto::Ask::Suspend)? {
         return told_by_agent(options.pid, options.json, answer);
     }
@@ -157,6 +158,7 @@ fn ending(verdict: Verdict) -> Ending {
 pub(crate) fn resume(options: &ResumeOptions) -> anyhow::Result<Ending> {
     let target = target(options.pid)?;
     say_at_interrupt(options.pid)?;
+    agents::warn_of_starting(options.pid);
     if let Some(answer) = agents::ask_if_any(options.pid, lowtide_proto::Ask::Resume)? {
         return told_by_agent(options.pid, options.json, answer);
     }

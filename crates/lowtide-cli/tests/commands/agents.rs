@@ -64,6 +64,27 @@ fn the_command_line_starts_it_shows_it_and_puts_it_to_sleep() {
 }
 
 #[test]
+fn what_a_person_types_beside_a_starting_program_is_done_with_a_warning() {
+    let world = World::new();
+    let mut program = run(&world, &[]);
+    program.does("start; alloc 0 8388608; write 0 5");
+    let mut neighbour = run(&world, &[]);
+    neighbour.does("start; alloc 0 4194304");
+    for verb in ["sleep", "wake", "release"] {
+        let mut command = lowtide(&world, &[verb, &program.pid()]);
+        let done = command.env("LOWTIDE_GIVE_WAY", "1h").output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(done.status.code(), Some(0), "{verb}: {said}");
+        let warning = format!("lowtide: client (pid {}) started ", neighbour.pid());
+        assert!(said.starts_with(&warning), "{verb}: {said}");
+        assert_eq!(said.matches("lowtide:").count(), 1, "{verb}: {said}");
+    }
+    let quiet = lowtide(&world, &["sleep", &program.pid()]).env("LOWTIDE_GIVE_WAY", "0").output();
+    assert_eq!(quiet.unwrap().stderr, b"");
+    program.does("check 0");
+}
+
+#[test]
 fn run_with_idle_puts_it_to_sleep_by_itself() {
     let world = World::new();
     let mut program =

@@ -9,6 +9,8 @@
 #![allow(unsafe_code, reason = "maps the page, and registers a C handler for forks")]
 
 use std::fmt;
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -78,6 +80,18 @@ impl fmt::Debug for Generation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Generation({})", self.number)
     }
+}
+
+/// Returns the time at which a process started, in clock ticks since the boot. `process` is a PID or `self`.
+///
+/// # Errors
+/// Those of reading `/proc`.
+pub(crate) fn start_ticks(process: &str) -> io::Result<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // The name of the program is in parentheses and may contain anything.
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace());
+    let start = fields.and_then(|mut fields| fields.nth(19)?.parse().ok());
+    start.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "/proc/PID/stat is not as known"))
 }
 
 /// The page, once it is mapped.

@@ -103,6 +103,10 @@ pub struct Status {
     /// The same time as it is now, in seconds: it grows when the program comes back soon after a sleep.
     #[serde(default)]
     pub quiet_s: Option<f64>,
+    /// To which other processes on its devices it gives way before it falls asleep by itself, in words; or why
+    /// it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gives_way: Option<String>,
     /// The time for which a call waits for room on the device before it fails, in seconds.
     #[serde(default)]
     pub wake_timeout_s: f64,

@@ -25,6 +25,7 @@ class AgentStatus:
     is_suspended: Final[bool]
     idle_s: Final[float | None]
     quiet_s: Final[float | None]
+    gives_way: Final[str | None]
     touches: Final[int]
     bytes: Final[int]
     on_device_bytes: Final[int]

@@ -30,6 +30,8 @@ wrapper! {
         idle_s: Option<f64> = |it| it.idle_s;
         /// The same time as it is now: it grows when work comes back soon after a sleep.
         quiet_s: Option<f64> = |it| it.quiet_s;
+        /// For which starting processes a sleep by itself is put off, in words, or why for none.
+        gives_way: Option<String> = |it| it.gives_way.clone();
         /// The number of calls so far that used a device.
         touches: u64 = |it| it.touches;
         /// The memory that can sleep, asleep or awake.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use lowtide::release::{IdleOptions, Idling};
+use lowtide::release::{IdleOptions, Idling, ParseIdleError};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -43,10 +43,10 @@ impl Idle {
         to: Option<Bound<'_, PyAny>>,
         only_caches: bool,
     ) -> PyResult<Idle> {
-        let options: IdleOptions =
-            switch.parse().map_err(|error: lowtide::release::ParseIdleError| {
-                PyValueError::new_err(error.to_string())
-            })?;
+        let options: Result<IdleOptions, ParseIdleError> = switch.parse();
+        let options = options
+            .and_then(|options| options.giving_way(|name| std::env::var(name).ok()))
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
         let policy = lowtide::release::Idle::new(options, Arc::new(CallClock::default()));
         let mut idling = Idling::new(&releaser.get().inner, &policy);
         if let Some(to) = to {

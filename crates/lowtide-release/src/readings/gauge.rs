@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use lowtide_device::neighbours::{self, Neighbour};
 use lowtide_device::{Bytes, Device, DeviceId, Usage, processes};
 use lowtide_types::{Reading, Settling};
 
@@ -32,6 +33,17 @@ pub trait Gauge: Send + Sync {
 
     /// Returns the memory of other processes, where the device reports it: a name and a size each.
     fn others(&self) -> Vec<(String, Bytes)>;
+
+    /// Returns the other processes on the device; none where they cannot be seen.
+    fn neighbours(&self) -> Vec<Neighbour> {
+        if !matches!(self.id(), DeviceId::Cuda(_)) {
+            return Vec::new();
+        }
+        neighbours::of(std::process::id()).unwrap_or_else(|error| {
+            tracing::debug!(%error, "releases do not give way to processes that start");
+            Vec::new()
+        })
+    }
 
     /// Returns whether this process is off the device altogether. It has nothing to free there then, and
     /// a rung could bring it back.

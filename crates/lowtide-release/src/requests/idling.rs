@@ -15,6 +15,7 @@ use super::idle::{Decision, Idle, Task};
 use crate::climb::{Releaser, Request, RestoreError, Restored};
 use crate::clock::Clock;
 use crate::gate::{OwnedPass, Step};
+use crate::readings::Gauge;
 use crate::rungs::Ladder;
 
 /// The longest pause between two ticks: a watch ends this soon after it is told to, and notices a
@@ -138,7 +139,9 @@ impl Idling {
         if self.is_inherited() {
             return Tick::No(Decision::Inherited);
         }
-        let ticket = match self.idle.due(|| self.has_something()) {
+        let gauge = self.releaser.inventory().gauge();
+        let neighbours = || gauge.map_or_else(Vec::new, Gauge::neighbours);
+        let ticket = match self.idle.due_beside(|| self.has_something(), neighbours) {
             Decision::Release(ticket) => ticket,
             decision => return Tick::No(decision),
         };

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lowtide_device::neighbours::Neighbour;
 use lowtide_release::{Clock, Decision, Idle, IdleOptions, ManualClock, Ticket};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -219,4 +220,93 @@ fn memory_left_alone_for_longer_than_the_quiet_time_halves_it() {
         clock.advance(81 * SECOND);
         assert_eq!(round(&idle, &clock), quiet);
     }
+}
+
+/// A process on the device, `started` seconds after the boot.
+fn neighbour(pid: u32, started: u64, clock: &ManualClock) -> Neighbour {
+    let age = clock.now().saturating_sub(Duration::from_secs(started));
+    Neighbour { pid, start_ticks: started * 100, name: "engine".to_owned(), age }
+}
+
+/// Decides beside processes that started at these seconds; returns the PID of that to which it gives way, or
+/// `None` for a release.
+fn beside(idle: &Idle, clock: &ManualClock, others: &[(u32, u64)]) -> Option<u32> {
+    let others = || others.iter().map(|(pid, at)| neighbour(*pid, *at, clock)).collect();
+    match idle.due_beside(|| true, others) {
+        Decision::GivesWay { to } => Some(to.pid),
+        Decision::Release(ticket) => {
+            ticket.done();
+            None
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_release_gives_way_to_a_process_until_it_is_two_minutes_old() {
+    let (idle, clock) = idle(SECOND);
+    clock.advance(1000 * SECOND);
+    drop(idle.task());
+    clock.advance(SECOND);
+    let others = [(5, 10), (6, 950), (7, 990)];
+    assert_eq!(beside(&idle, &clock, &others), Some(7), "the youngest is named");
+    // Between two looks nobody is asked.
+    let decision = idle.due_beside(|| panic!("asked"), || panic!("asked"));
+    assert!(decision.to_string().starts_with("engine (pid 7) started 11 s ago"), "{decision}");
+    for _ in 0..108 {
+        clock.advance(SECOND);
+        assert_eq!(beside(&idle, &clock, &others), Some(7), "{:?}", clock.now());
+    }
+    clock.advance(SECOND);
+    assert_eq!(beside(&idle, &clock, &others), None, "all are old");
+    // One that ends before it is old is waited for no longer.
+    drop(idle.task());
+    clock.advance(20 * SECOND);
+    assert_eq!(beside(&idle, &clock, &[(8, 1100)]), Some(8));
+    clock.advance(SECOND);
+    assert_eq!(beside(&idle, &clock, &[]), None);
+}
+
+#[test]
+fn a_machine_where_something_starts_all_the_time_keeps_no_memory_for_ever() {
+    let (idle, clock) = idle(SECOND);
+    drop(idle.task());
+    clock.advance(SECOND);
+    let began = clock.now();
+    // A process every minute, and one from the future, which never grows old.
+    let others = || -> Vec<(u32, u64)> {
+        let now = clock.now().as_secs();
+        let by_minute =
+            (0..=now / 60).map(|minute| (100 + u32::try_from(minute).unwrap(), minute * 60));
+        by_minute.chain([(9, 1_000_000)]).collect()
+    };
+    while beside(&idle, &clock, &others()).is_some() {
+        clock.advance(SECOND);
+    }
+    assert_eq!(clock.now(), began + 600 * SECOND);
+    // What was young then puts off nothing more; what starts later does.
+    drop(idle.task());
+    clock.advance(20 * SECOND);
+    assert_eq!(beside(&idle, &clock, &others()), None);
+    drop(idle.task());
+    clock.advance(60 * SECOND);
+    assert_eq!(beside(&idle, &clock, &others()), Some(others()[others().len() - 2].0));
+    // A task ends the row.
+    clock.advance(599 * SECOND);
+    drop(idle.task());
+    clock.advance(20 * SECOND);
+    assert!(beside(&idle, &clock, &others()).is_some());
+    clock.advance(SECOND);
+    assert!(beside(&idle, &clock, &others()).is_some());
+}
+
+#[test]
+fn who_gives_way_to_nobody_does_not_look() {
+    let clock = ManualClock::default();
+    let options: IdleOptions = "1s".parse().unwrap();
+    let options = IdleOptions { give_way: Duration::ZERO, ..options };
+    let idle = Idle::new(options, std::sync::Arc::new(clock.clone()));
+    drop(idle.task());
+    clock.advance(SECOND);
+    assert!(matches!(idle.due_beside(|| true, || panic!("asked")), Decision::Release(_)));
 }

@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{fs, process, thread};
+use std::{process, thread};
 
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::io::Errno;
@@ -18,6 +18,7 @@ use rustix::process::{Flock, FlockType, fcntl_getlk};
 
 use crate::Bytes;
 use crate::os::private_files::{PrivateFileError, PrivateFolder};
+use crate::os::process::start_ticks;
 
 /// A lock that is refused where another process has one.
 const EXCLUSIVE: FlockOperation = FlockOperation::NonBlockingLockExclusive;
@@ -132,7 +133,7 @@ fn at(folder: &PrivateFolder, name: &str) -> impl FnOnce(io::Error) -> RecordErr
 }
 
 fn create_record(folder: &PrivateFolder) -> Result<(File, String)> {
-    let started = started().map_err(at(folder, RECORD))?;
+    let started = start_ticks("self").map_err(at(folder, RECORD))?;
     for number in 0..MOST_NAMESAKES {
         // The same PID and start time can be there: from another PID namespace, or another boot.
         let name = format!("{RECORD}{}-{started}-{number}", process::id());
@@ -146,15 +147,6 @@ fn create_record(folder: &PrivateFolder) -> Result<(File, String)> {
         return Ok((record, name));
     }
     Err(at(folder, RECORD)(ErrorKind::AlreadyExists.into()))
-}
-
-/// Returns when this process began, in ticks since the machine did.
-fn started() -> io::Result<u64> {
-    let stat = fs::read_to_string("/proc/self/stat")?;
-    // The name of the program is in parentheses and may contain anything.
-    let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace());
-    let started = fields.and_then(|mut fields| fields.nth(19)?.parse().ok());
-    started.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "/proc/self/stat is not as known"))
 }
 
 fn write_record(record: &File, granted: Bytes) -> io::Result<()> {

@@ -7,6 +7,9 @@ use std::time::Duration;
 /// The environment variable that switches the policy on.
 const VARIABLE: &str = "LOWTIDE_FREE_ON_IDLE";
 
+/// The environment variable that says for whom an idle program waits.
+const GIVE_WAY: &str = "LOWTIDE_GIVE_WAY";
+
 /// Whether and when an idle program frees its memory.
 ///
 /// ```
@@ -27,11 +30,15 @@ pub struct IdleOptions {
     pub after: Duration,
     /// Whether who ends a task releases at once. There is no quiet time then.
     pub at_end: bool,
+    /// The age below which another process on the device puts a release off: while it starts, it may compute
+    /// what it uses from the fall of the free number. Zero if none does.
+    pub give_way: Duration,
 }
 
 impl Default for IdleOptions {
     fn default() -> IdleOptions {
-        IdleOptions { enabled: false, after: Duration::from_secs(5 * 60), at_end: false }
+        let (after, give_way) = (Duration::from_secs(5 * 60), Duration::from_secs(2 * 60));
+        IdleOptions { enabled: false, after, at_end: false, give_way }
     }
 }
 
@@ -42,7 +49,27 @@ impl IdleOptions {
     /// # Errors
     /// If the variable has another value.
     pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<IdleOptions, ParseIdleError> {
-        get(VARIABLE).map_or_else(|| Ok(IdleOptions::default()), |value| value.parse())
+        let options =
+            get(VARIABLE).map_or_else(|| Ok(IdleOptions::default()), |value| value.parse());
+        options?.giving_way(get)
+    }
+
+    /// Reads `LOWTIDE_GIVE_WAY`: a time such as `30s` or `2m`, or `0` for never. These options stay as they
+    /// are if the variable is not set.
+    ///
+    /// # Errors
+    /// If the variable has another value.
+    pub fn giving_way(
+        self,
+        get: impl Fn(&str) -> Option<String>,
+    ) -> Result<IdleOptions, ParseIdleError> {
+        let Some(text) = get(GIVE_WAY).filter(|text| !text.trim().is_empty()) else {
+            return Ok(self);
+        };
+        let word = text.trim();
+        let time = if word == "0" { Some(Duration::ZERO) } else { parse_time(word) };
+        let give_way = time.ok_or(ParseIdleError::GiveWay { value: text })?;
+        Ok(IdleOptions { give_way, ..self })
     }
 }
 
@@ -57,10 +84,12 @@ impl FromStr for IdleOptions {
         match text.trim().to_ascii_lowercase().as_str() {
             "" | "0" | "false" | "off" | "no" => Ok(options),
             "1" | "true" | "on" | "yes" => Ok(IdleOptions { enabled: true, ..options }),
-            "task" => Ok(IdleOptions { enabled: true, after: Duration::ZERO, at_end: true }),
+            "task" => {
+                Ok(IdleOptions { enabled: true, after: Duration::ZERO, at_end: true, ..options })
+            }
             word => match parse_time(word) {
                 Some(after) => Ok(IdleOptions { enabled: true, after, ..options }),
-                None => Err(ParseIdleError { value: text.to_owned() }),
+                None => Err(ParseIdleError::When { value: text.to_owned() }),
             },
         }
     }
@@ -81,13 +110,25 @@ pub fn parse_time(text: &str) -> Option<Duration> {
 
 /// Text that is not a value of [`IdleOptions`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{value:?} does not say when to free on idle; write 1, true, on or yes, 0, false, off or no, \
-     a time such as 250ms, 30s, 5m or 1h, or task for the end of each task"
-)]
-pub struct ParseIdleError {
-    /// The text.
-    pub value: String,
+#[non_exhaustive]
+pub enum ParseIdleError {
+    /// It does not say when.
+    #[error(
+        "{value:?} does not say when to free on idle; write 1, true, on or yes, 0, false, off or no, \
+         a time such as 250ms, 30s, 5m or 1h, or task for the end of each task"
+    )]
+    When {
+        /// The text.
+        value: String,
+    },
+    /// It does not say to whom to give way.
+    #[error(
+        "LOWTIDE_GIVE_WAY={value:?} is no age of a process that starts; write a time such as 30s or 2m, or 0"
+    )]
+    GiveWay {
+        /// The text.
+        value: String,
+    },
 }
 
 #[cfg(test)]
@@ -100,8 +141,7 @@ mod tests {
     fn r25_one_variable_switches_it_on() {
         let of = |value: Option<&str>| {
             IdleOptions::from_env(|name| {
-                assert_eq!(name, "LOWTIDE_FREE_ON_IDLE");
-                value.map(str::to_owned)
+                value.filter(|_| name == "LOWTIDE_FREE_ON_IDLE").map(str::to_owned)
             })
         };
         let off = IdleOptions::default();
@@ -122,7 +162,7 @@ mod tests {
             assert_eq!(of(Some(value)), Ok(IdleOptions { enabled: true, after, ..off }), "{value}");
         }
         for value in ["2", "30", "s", "-5s", "+5s", "5 m", "5d", "1.5h", "maybe", "5m30s", "５s"] {
-            assert_eq!(of(Some(value)), Err(ParseIdleError { value: value.to_owned() }));
+            assert_eq!(of(Some(value)), Err(ParseIdleError::When { value: value.to_owned() }));
         }
         // More than there is.
         for value in ["18446744073709551615h", "18446744073709551616ms"] {
@@ -131,6 +171,22 @@ mod tests {
         let error = of(Some("soon")).unwrap_err().to_string();
         for allowed in ["\"soon\"", "1,", "yes", "off", "no", "250ms", "1h"] {
             assert!(error.contains(allowed), "{error}");
+        }
+    }
+
+    #[test]
+    fn one_variable_says_to_whom_it_gives_way() {
+        let of = |value: &str| {
+            let get = |name: &str| (name == "LOWTIDE_GIVE_WAY").then(|| value.to_owned());
+            IdleOptions::from_env(get).map(|options| options.give_way)
+        };
+        for (value, seconds) in
+            [("", 120), (" ", 120), ("0", 0), ("0s", 0), ("30s", 30), (" 5m ", 300)]
+        {
+            assert_eq!(of(value), Ok(seconds * SECOND), "{value:?}");
+        }
+        for value in ["30", "off", "-1s", "soon", "1d"] {
+            assert_eq!(of(value), Err(ParseIdleError::GiveWay { value: value.to_owned() }));
         }
     }
 }

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use lowtide_device::neighbours::Neighbour;
+
+use super::give_way::PuttingOff;
 use super::options::IdleOptions;
 use crate::clock::Clock;
 use crate::fork::{self, ProcessMutex};
@@ -32,6 +35,11 @@ pub enum Decision {
     },
     /// Every other condition is met, but there is no memory to free.
     NothingToUnload,
+    /// A release is put off for another process on the device, which has just started.
+    GivesWay {
+        /// The process.
+        to: Neighbour,
+    },
     /// The policy belongs to the parent process: a forked child inherited it.
     Inherited,
 }
@@ -49,6 +57,7 @@ impl fmt::Display for Decision {
             }
             Decision::Inherited => f.write_str(&fork::refusal("idle policy")),
             Decision::NothingToUnload => f.write_str("there is no memory to free"),
+            Decision::GivesWay { to } => write!(f, "{to} and may be measuring free memory"),
         }
     }
 }
@@ -71,6 +80,8 @@ struct Activity {
     released: Option<Duration>,
     /// The quiet time, as a multiple of the configured one.
     times: u32,
+    /// The processes for which releases are put off.
+    putting_off: PuttingOff,
 }
 
 impl Activity {
@@ -146,6 +157,7 @@ impl Idle {
         let Some(mut activity) = self.activity() else { return task };
         activity.active += 1;
         activity.began += 1;
+        activity.putting_off.end();
         if let Some(released) = activity.released.take() {
             activity.learn(&self.inner.options, now.saturating_sub(released));
         }
@@ -153,9 +165,19 @@ impl Idle {
         task
     }
 
-    /// Decides whether to release now. `something_to_unload` is called last, and only if every other
-    /// condition is met, so it may be slow; no lock is held meanwhile.
+    /// Decides as [`Idle::due_beside`], for a program that is alone on its device.
     pub fn due(&self, something_to_unload: impl FnOnce() -> bool) -> Decision {
+        self.due_beside(something_to_unload, Vec::new)
+    }
+
+    /// Decides whether to release now. `something_to_unload` is called only if every other condition is met,
+    /// and `neighbours`, which returns the other processes on the device, after it. So they may be slow; no
+    /// lock is held meanwhile.
+    pub fn due_beside(
+        &self,
+        something_to_unload: impl FnOnce() -> bool,
+        neighbours: impl FnOnce() -> Vec<Neighbour>,
+    ) -> Decision {
         let now = self.now();
         let Some(activity) = self.activity() else { return Decision::Inherited };
         let missing = self.missing(&activity, now);
@@ -166,10 +188,15 @@ impl Idle {
         if !something_to_unload() {
             return Decision::NothingToUnload;
         }
-        // A task may have begun during that call, or another caller have taken the ticket.
+        let limit = self.inner.options.give_way;
+        let neighbours = if limit.is_zero() { Vec::new() } else { neighbours() };
+        // A task may have begun during these calls, or another caller have taken the ticket.
         let Some(mut activity) = self.activity() else { return Decision::Inherited };
         if let Some(decision) = self.missing(&activity, now) {
             return decision;
+        }
+        if let Some(to) = activity.putting_off.decide(now, limit, neighbours) {
+            return Decision::GivesWay { to };
         }
         activity.has_ticket = true;
         // From here on only tasks that finish later count towards the next release.
@@ -193,7 +220,10 @@ impl Idle {
             return Some(Decision::NothingRan);
         };
         let left = activity.quiet(options).saturating_sub(now.saturating_sub(finished));
-        (!left.is_zero()).then_some(Decision::Wait { left })
+        if !left.is_zero() {
+            return Some(Decision::Wait { left });
+        }
+        activity.putting_off.still(now).map(|to| Decision::GivesWay { to })
     }
 
     /// Whether a forked child inherited the policy.
