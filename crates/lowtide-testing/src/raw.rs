@@ -93,6 +93,8 @@ raw! {
     cuMemGetAccess(flags: &mut u64, location: &[i32; 2], at: u64);
     cuMemRetainAllocationHandle(handle: &mut u64, at: u64);
     cuMemGetAllocationPropertiesFromHandle(properties: &mut [i32; 8], handle: u64);
+    cuMemExportToShareableHandle(shared: &mut i32, handle: u64, kind: u32, flags: u64);
+    cuMemImportFromShareableHandle(handle: &mut u64, shared: u64, kind: u32);
     cuMemHostAlloc(at: &mut u64, size: u64, flags: u32);
     cuMemFreeHost(at: u64);
     cuMemHostRegister_v2(at: u64, size: u64, flags: u32);
@@ -158,6 +160,11 @@ impl Properties {
     /// Creates the properties of memory on this device.
     pub fn on(device: i32) -> Properties {
         Properties([1, 0, 1, device, 0, 0, 0, 0])
+    }
+
+    /// Creates the properties of memory on device 0 that can be exported as a file descriptor.
+    pub fn exportable() -> Properties {
+        Properties([1, 1, 1, 0, 0, 0, 0, 0])
     }
 }
 

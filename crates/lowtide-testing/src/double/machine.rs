@@ -11,19 +11,20 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
+use super::files;
 use super::settings::{self, DEFAULTS, MAX_DEVICES, MachineSetting, Setting};
+use super::shares::{Moved, ShareId, Shares};
 
 const MAX_PROCESSES: usize = 64;
 const MAX_FOREIGN: usize = 8;
 /// Names the layout of [`Table`]; a file of another layout is refused.
-const MAGIC: u64 = u64::from_le_bytes(*b"lt-dbl-2");
+const MAGIC: u64 = u64::from_le_bytes(*b"lt-dbl-3");
 
 /// The file's content. Only atomics, so that a shared reference to it is sound.
 #[repr(C)]
@@ -36,6 +37,7 @@ struct Table {
     unattributed: AtomicU64,
     foreign: [Foreign; MAX_FOREIGN],
     slots: [ProcessSlot; MAX_PROCESSES],
+    shares: Shares,
 }
 
 #[repr(C)]
@@ -75,6 +77,8 @@ pub(super) struct ProcessSlot {
     bytes: [AtomicU64; MAX_DEVICES],
     /// The number of its contexts on each device.
     contexts: [AtomicU64; MAX_DEVICES],
+    /// The number of handles and addresses of memory that it imported.
+    pub(super) imports: AtomicU64,
 }
 
 impl ProcessSlot {
@@ -92,6 +96,10 @@ impl ProcessSlot {
         // Another process may have been faster.
         let _changed = self.state.compare_exchange(now, next, SeqCst, SeqCst);
         self.state.load(SeqCst)
+    }
+
+    fn pid(&self) -> u64 {
+        self.pid.load(SeqCst)
     }
 
     fn is_on_device(&self) -> bool {
@@ -187,22 +195,8 @@ impl Machine {
         self.table.total.load(SeqCst)
     }
 
-    fn record_lock(&self, command: i32, kind: i32, byte: i64) -> io::Result<bool> {
-        #[allow(clippy::cast_possible_truncation, reason = "the system's own small constants")]
-        let mut lock = libc::flock {
-            l_type: kind as i16,
-            l_whence: libc::SEEK_SET as i16,
-            l_start: byte,
-            l_len: 1,
-            l_pid: 0,
-        };
-        // SAFETY: the file is open and `lock` is a lock description of ours.
-        let done = unsafe { libc::fcntl(self.file.as_raw_fd(), command, &raw mut lock) };
-        if done == -1 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(i32::from(lock.l_type) != libc::F_UNLCK)
-        }
+    fn record_lock(&self, command: i32, kind: i32, byte: u64) -> io::Result<bool> {
+        files::record_lock(&self.file, command, kind, byte)
     }
 
     /// Returns the number of this process's slot, for [`Machine::is_alive`].
@@ -234,8 +228,8 @@ fn default_settings() -> impl Iterator<Item = MachineSetting> {
     })
 }
 
-fn slot_byte(index: usize) -> i64 {
-    i64::try_from(index + 1).expect("few slots")
+fn slot_byte(index: usize) -> u64 {
+    index as u64 + 1
 }
 
 /// The lock for changing the machine.
@@ -257,6 +251,7 @@ impl MachineLock<'_> {
         if self.machine.mine.get().is_some() {
             return true;
         }
+        self.bury_the_dead();
         let free = (0..MAX_PROCESSES).find(|index| !self.is_taken(*index));
         free.is_some_and(|index| {
             let byte = slot_byte(index);
@@ -265,13 +260,14 @@ impl MachineLock<'_> {
             slot.bytes.iter().chain(&slot.contexts).for_each(|number| number.store(0, SeqCst));
             slot.state.store(0, SeqCst);
             slot.busy.store(0, SeqCst);
+            slot.imports.store(0, SeqCst);
             slot.pid.store(u64::from(std::process::id()), SeqCst);
             self.machine.mine.set(index).is_ok()
         })
     }
 
     fn is_taken(&self, index: usize) -> bool {
-        self.machine.table.slots[index].pid.load(SeqCst) != 0 && self.machine.is_alive(index)
+        self.machine.table.slots[index].pid() != 0 && self.machine.is_alive(index)
     }
 
     fn living(&self) -> impl Iterator<Item = &'static ProcessSlot> {
@@ -282,15 +278,16 @@ impl MachineLock<'_> {
     /// Returns the slot of a living process that called `cuInit`.
     pub(super) fn slot_of(&self, pid: i32) -> Option<&'static ProcessSlot> {
         let pid = u64::try_from(pid).ok()?;
-        self.living().find(|slot| slot.pid.load(SeqCst) == pid)
+        self.living().find(|slot| slot.pid() == pid)
     }
 
     /// Returns our processes on the device: PID and bytes, contexts included.
     pub(super) fn users(&self, device: usize) -> Vec<(u64, u64)> {
+        self.bury_the_dead();
         let context = self.machine.table.context.load(SeqCst);
         self.living()
             .filter(|slot| slot.is_on_device())
-            .map(|slot| (slot.pid.load(SeqCst), slot.memory_bytes(device, context)))
+            .map(|slot| (slot.pid(), slot.memory_bytes(device, context)))
             .filter(|(_, bytes)| *bytes > 0)
             .collect()
     }
@@ -328,6 +325,49 @@ impl MachineLock<'_> {
         if let Some(mine) = self.machine.mine() {
             mine.bytes[device].fetch_sub(bytes, SeqCst);
         }
+    }
+
+    /// Has memory that dead processes held count to the living that hold it too.
+    fn bury_the_dead(&self) {
+        let table = self.machine.table;
+        let is_dead = |index: &usize| table.slots[*index].pid() != 0 && !self.is_taken(*index);
+        let dead = (0..MAX_PROCESSES).filter(is_dead).fold(0, |dead, index| {
+            table.slots[index].pid.store(0, SeqCst);
+            dead | 1 << index
+        });
+        if dead != 0 {
+            table.shares.bury(dead).for_each(|moved| self.count_anew(&moved));
+        }
+    }
+
+    fn count_anew(&self, moved: &Moved) {
+        let bytes = |slot: usize| &self.machine.table.slots[slot].bytes[moved.device];
+        bytes(moved.from).fetch_sub(moved.bytes, SeqCst);
+        if let Some(to) = moved.to {
+            bytes(to).fetch_add(moved.bytes, SeqCst);
+        }
+    }
+
+    /// Enters memory of this process that others can hold, too.
+    pub(super) fn share(&self, device: usize, bytes: u64) -> Option<ShareId> {
+        self.machine.table.shares.add(self.machine.my_index()?, device, bytes)
+    }
+
+    /// Holds memory of another process; false if no process holds it any more.
+    pub(super) fn join(&self, id: ShareId) -> bool {
+        self.bury_the_dead();
+        self.machine.my_index().is_some_and(|mine| self.machine.table.shares.join(id, mine))
+    }
+
+    /// Lets memory go that others may hold. Returns whether none does.
+    pub(super) fn leave(&self, id: ShareId) -> bool {
+        self.bury_the_dead();
+        let mine = self.machine.my_index().map_or(0, |mine| 1 << mine);
+        let (is_last, moved) = self.machine.table.shares.leave(id, mine);
+        if let Some(moved) = moved {
+            self.count_anew(&moved);
+        }
+        is_last
     }
 
     /// Takes the memory of a context; false if there is less.

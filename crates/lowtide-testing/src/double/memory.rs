@@ -10,9 +10,15 @@
 #![allow(unsafe_code, reason = "maps memory and copies it by address")]
 
 use std::ffi::c_void;
-use std::ptr;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::{PoisonError, RwLock};
+use std::{io, ptr};
 
 use lowtide_device::digest::PAGE_BYTES;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::files::{Place, SMALL_PAGE};
 
 /// The most bytes of the caller's memory that one call to the kernel copies.
 const CHUNK_BYTES: usize = 16 << 20;
@@ -25,6 +31,8 @@ const DIRT: u8 = 0xd1;
 pub(super) struct Extent {
     base: *mut u8,
     bytes: usize,
+    /// Where it lies once it is exported; until then it is private. Held while bytes are copied.
+    place: RwLock<Option<Place>>,
 }
 
 // SAFETY: the mapping belongs to the extent alone and is only copied into and out of.
@@ -36,7 +44,7 @@ impl Extent {
     /// Maps new memory, which is not zero; `None` if this machine has no more.
     pub(super) fn new(bytes: usize) -> Option<Extent> {
         let base = map(bytes, libc::PROT_READ | libc::PROT_WRITE)?.cast();
-        let extent = Extent { base, bytes };
+        let extent = Extent { base, bytes, place: RwLock::default() };
         // Only the ends, so that memory which nobody writes takes little of this machine's.
         for start in (0..bytes).step_by(PAGE_BYTES) {
             let end = bytes.min(start + PAGE_BYTES);
@@ -46,6 +54,36 @@ impl Extent {
         Some(extent)
     }
 
+    /// Maps memory that was exported, by this process or another.
+    pub(super) fn at_place(place: Place, bytes: usize) -> Option<Extent> {
+        let base = map_place(ptr::null_mut(), bytes, &place).ok()?.cast();
+        Some(Extent { base, bytes, place: RwLock::new(Some(place)) })
+    }
+
+    /// Moves it, with its bytes, to where other processes can have it, if it is not there yet.
+    pub(super) fn move_to_place(&self) -> io::Result<Place> {
+        let mut place = self.place.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = &*place {
+            return Ok(place.clone());
+        }
+        let new = Place::new(self.bytes as u64)?;
+        for start in touched_pages(self.base.addr(), self.bytes)? {
+            let bytes = (self.bytes - start).min(SMALL_PAGE as usize);
+            // SAFETY: the page is in our mapping.
+            let page = unsafe { self.base.add(start) };
+            // SAFETY: as above, and the lock keeps others from writing it.
+            let page = unsafe { std::slice::from_raw_parts(page, bytes) };
+            new.file().write_all_at(page, new.offset() + start as u64)?;
+        }
+        map_place(self.base.cast(), self.bytes, &new)?;
+        Ok(place.insert(new).clone())
+    }
+
+    /// Returns where it lies, once it is exported.
+    pub(super) fn place(&self) -> Option<Place> {
+        self.place.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Returns the address, for memory that the caller may touch.
     pub(super) fn address(&self) -> usize {
         self.base.addr()
@@ -53,6 +91,7 @@ impl Extent {
 
     /// Copies bytes out of it.
     pub(super) fn read(&self, offset: usize, into: &mut [u8]) {
+        let _stays = self.place.read();
         assert!(offset.checked_add(into.len()).is_some_and(|end| end <= self.bytes));
         // SAFETY: the assertion keeps the range inside our mapping.
         let from = unsafe { self.base.add(offset) };
@@ -62,6 +101,7 @@ impl Extent {
 
     /// Copies bytes into it.
     pub(super) fn write(&self, offset: usize, from: &[u8]) {
+        let _stays = self.place.read();
         assert!(offset.checked_add(from.len()).is_some_and(|end| end <= self.bytes));
         // SAFETY: the assertion keeps the range inside our mapping.
         let into = unsafe { self.base.add(offset) };
@@ -111,6 +151,26 @@ fn map(bytes: usize, protection: i32) -> Option<*mut c_void> {
     // SAFETY: a fresh mapping at an address of the kernel's choice.
     let at = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
     (at != libc::MAP_FAILED).then_some(at)
+}
+
+/// Maps memory at a place; over the private memory at `at` unless that is null.
+fn map_place(at: *mut c_void, bytes: usize, place: &Place) -> io::Result<*mut c_void> {
+    let rights = ProtFlags::READ | ProtFlags::WRITE;
+    let over = if at.is_null() { MapFlags::empty() } else { MapFlags::FIXED };
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE | over;
+    // SAFETY: a fresh mapping, or one in place of a mapping of ours that nobody uses meanwhile.
+    Ok(unsafe { rustix::mm::mmap(at, bytes, rights, flags, place.file(), place.offset()) }?)
+}
+
+/// Returns the offsets of the pages that were written, so that the others take no memory.
+fn touched_pages(at: usize, bytes: usize) -> io::Result<impl Iterator<Item = usize>> {
+    let mut entries = vec![0; bytes.div_ceil(SMALL_PAGE as usize) * 8];
+    let first = at as u64 / SMALL_PAGE * 8;
+    File::open("/proc/self/pagemap")?.read_exact_at(&mut entries, first)?;
+    // The two highest bits: it is in memory, or in swap space.
+    let is_touched = |entry: &[u8]| entry[7] >> 6 != 0;
+    let pages = entries.chunks(8).map(is_touched).collect::<Vec<_>>().into_iter().enumerate();
+    Ok(pages.filter(|(_, touched)| *touched).map(|(index, _)| index * SMALL_PAGE as usize))
 }
 
 fn unmap(at: *mut c_void, bytes: usize) {

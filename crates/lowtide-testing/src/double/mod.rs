@@ -45,8 +45,8 @@
 //!
 //! | files | what they hold |
 //! |---|---|
-//! | `memory`, `settings`, `pointers` | memory of this machine, settings, C pointers |
-//! | `machine`, `faults`, `objects`, `tables`, `current` | what processes share, and the tables of one |
+//! | `files`, `memory`, `settings`, `pointers`, `shares` | memory of this machine and what says whose it is, settings, C pointers |
+//! | `machine`, `faults`, `objects`, `sharing`, `tables`, `current` | what processes share, and the tables of one |
 //! | `capture_rules`, `gate`, `run`, `queue` | rules for every call, and work that runs late |
 //! | `entry` | how an exported name is entered |
 //! | `device`, `context`, `vmm`, `plain`, `copy`, `stream`, `kernel`, `capture`, `checkpoint`, `procedures`, `nvml` | the entries |
@@ -78,6 +78,7 @@ mod current;
 mod device;
 mod entry;
 mod faults;
+mod files;
 mod gate;
 mod kernel;
 mod launch;
@@ -93,6 +94,8 @@ mod procedures;
 mod queue;
 mod run;
 mod settings;
+mod shares;
+mod sharing;
 mod stream;
 mod tables;
 mod vmm;

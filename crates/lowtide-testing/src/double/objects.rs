@@ -61,6 +61,7 @@ pub(super) struct Handle {
     /// The creation and each retain, less the releases.
     pub(super) references: u32,
     pub(super) mappings: u32,
+    pub(super) is_imported: bool,
 }
 
 /// Addresses with memory behind them.

@@ -67,6 +67,7 @@ procedures! {
     "cuMemRetainAllocationHandle" = cuMemRetainAllocationHandle,
     "cuMemGetAllocationPropertiesFromHandle" = cuMemGetAllocationPropertiesFromHandle,
     "cuMemExportToShareableHandle" = cuMemExportToShareableHandle,
+    "cuMemImportFromShareableHandle" = cuMemImportFromShareableHandle,
     "cuLowtideDoubleOnly" = cuLowtideDoubleOnly,
 }
 

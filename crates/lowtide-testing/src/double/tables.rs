@@ -10,13 +10,13 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use super::code;
-use super::machine;
 use super::memory::{Extent, Reservation};
 use super::objects::{
     Context, ContextId, Event, Function, Graph, Handle, HostRange, Module, Op, Region, RegionKind,
     Stream,
 };
 use super::pointers::CallResult;
+use super::sharing::Held;
 
 /// The page of device memory: every size and address of virtual memory is a multiple.
 pub(super) const PAGE_BYTES: u64 = 2 << 20;
@@ -32,6 +32,8 @@ pub(super) struct Tables {
     pub(super) lost: Option<i32>,
     pub(super) reservations: BTreeMap<u64, (Reservation, u64)>,
     pub(super) handles: BTreeMap<u64, Handle>,
+    /// The memory behind handles and addresses that other processes may have, too.
+    pub(super) held: Held,
     /// The memory behind device addresses, by first address.
     pub(super) regions: BTreeMap<u64, Region>,
     /// Addresses that were freed into the driver's own pools.
@@ -134,10 +136,10 @@ impl Tables {
     pub(super) fn free_plain(&mut self, base: u64) -> CallResult {
         let plain = |region: &&Region| matches!(region.kind, RegionKind::Plain(..));
         self.regions.get(&base).filter(plain).ok_or(code::INVALID_VALUE)?;
-        if let Some(Region { bytes, kind: RegionKind::Plain(owner, _), .. }) =
+        if let Some(Region { bytes, extent, kind: RegionKind::Plain(owner, _), .. }) =
             self.regions.remove(&base)
         {
-            machine::get().locked().give(owner.device, bytes.next_multiple_of(PAGE_BYTES));
+            self.held.let_go(&extent, owner.device, bytes.next_multiple_of(PAGE_BYTES));
         }
         Ok(())
     }
@@ -148,7 +150,12 @@ impl Tables {
         if self.handles.get(&id).is_some_and(unused)
             && let Some(handle) = self.handles.remove(&id)
         {
-            machine::get().locked().give(handle.device, handle.bytes);
+            let Handle { device, bytes, extent, is_imported, .. } = handle;
+            if is_imported {
+                self.held.let_import_go(&extent, device, bytes);
+            } else {
+                self.held.let_go(&extent, device, bytes);
+            }
         }
     }
 }

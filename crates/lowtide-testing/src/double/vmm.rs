@@ -4,14 +4,17 @@
 //! double is stricter. None of these calls needs a context.
 
 use std::ops::Range;
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::sync::Arc;
 
-use super::code::{INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
+use super::code::{INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OPERATING_SYSTEM, OUT_OF_MEMORY};
 use super::entry::entry;
+use super::files::Place;
 use super::memory::{Extent, Reservation};
 use super::objects::{AllocationProp, Handle, Location, READ, READ_WRITE, Region, RegionKind};
 use super::pointers::{CallResult, In, Out};
 use super::settings::MAX_DEVICES;
+use super::sharing::Description;
 use super::tables::{self, PAGE_BYTES, Tables, to_usize};
 use super::{faults, machine};
 
@@ -31,6 +34,8 @@ const _: () = {
 
 const PINNED: u32 = 1;
 const ON_DEVICE: u32 = 1;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const FILE_DESCRIPTOR: u32 = 1;
 
 impl Location {
     fn device(self) -> CallResult<usize> {
@@ -65,6 +70,20 @@ pub(super) fn new_extent(device: usize, bytes: u64) -> CallResult<Arc<Extent>> {
 }
 
 impl Tables {
+    fn new_handle(
+        &mut self,
+        device: usize,
+        bytes: u64,
+        extent: Arc<Extent>,
+        properties: AllocationProp,
+        is_imported: bool,
+    ) -> u64 {
+        let (id, references, mappings) = (self.new_id(), 1, 0);
+        let made = Handle { device, bytes, extent, properties, references, mappings, is_imported };
+        self.handles.insert(id, made);
+        id
+    }
+
     /// Returns a range of whole pages that lies in one reservation.
     fn reserved_pages(&self, at: u64, bytes: u64) -> CallResult<Range<u64>> {
         let end = at.checked_add(whole_pages(bytes)?).ok_or(INVALID_VALUE)?;
@@ -121,12 +140,7 @@ entry! {
             return Err(INVALID_VALUE);
         }
         let extent = new_extent(device, whole_pages(bytes)?)?;
-        let mut state = tables::lock();
-        let id = state.new_id();
-        let (properties, references) = (prop, 1);
-        let made = Handle { device, bytes, extent, properties, references, mappings: 0 };
-        state.handles.insert(id, made);
-        handle.put(id)
+        handle.put(tables::lock().new_handle(device, bytes, extent, prop, false))
     }
 
     // No GPU was asked for the codes of its refusals.
@@ -142,14 +156,32 @@ entry! {
         properties.put(tables::lock().handles.get(&handle).ok_or(INVALID_VALUE)?.properties)
     }
 
-    // Gives the number of the handle, which nobody can import.
-    fn cuMemExportToShareableHandle(shared: Out<u64>, handle: u64, kind: u32, _flags: u64) {
-        let state = tables::lock();
-        let held = state.handles.get(&handle).ok_or(INVALID_VALUE)?;
-        if held.properties.handle_types & kind == 0 {
+    // The refusals are those of the arguments; no GPU was asked for their codes.
+    fn cuMemExportToShareableHandle(shared: Out<i32>, handle: u64, kind: u32, flags: u64) {
+        let mut state = tables::lock();
+        let Tables { handles, held, .. } = &mut *state;
+        let Handle { extent, bytes, properties, .. } = handles.get(&handle).ok_or(INVALID_VALUE)?;
+        if flags != 0 || kind != FILE_DESCRIPTOR || properties.handle_types & kind == 0 {
             return Err(INVALID_VALUE);
         }
-        shared.put(handle)
+        let (place, _) = held.export(extent, *bytes, *properties)?;
+        let descriptor = place.descriptor().map_err(|_| OPERATING_SYSTEM)?;
+        shared.put(descriptor.as_raw_fd())?;
+        // It is the caller's now.
+        let _number = descriptor.into_raw_fd();
+        Ok(())
+    }
+
+    fn cuMemImportFromShareableHandle(handle: Out<u64>, shared: usize, kind: u32) {
+        let descriptor = i32::try_from(shared).map_err(|_| INVALID_VALUE)?;
+        if kind != FILE_DESCRIPTOR {
+            return Err(INVALID_VALUE);
+        }
+        let place = Place::of_descriptor(descriptor).map_err(|_| INVALID_VALUE)?;
+        let mut state = tables::lock();
+        let (extent, described) = state.held.import(place)?;
+        let Description { bytes, properties, .. } = described;
+        handle.put(state.new_handle(described.device(), bytes, extent, properties, true))
     }
 
     fn cuMemGetAccess(flags: Out<u64>, location: In<Location>, at: u64) {

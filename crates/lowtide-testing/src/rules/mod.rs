@@ -12,6 +12,7 @@ mod contexts;
 mod fixture;
 mod host_memory;
 mod lost;
+mod sharing;
 mod streams;
 mod virtual_memory;
 
@@ -34,6 +35,7 @@ fn all() -> impl Iterator<Item = &'static Rule> {
         lost::RULES,
         capture::RULES,
         accounts::RULES,
+        sharing::RULES,
         checkpoint::RULES,
         checkpoint_deaths::RULES,
     ]
@@ -92,6 +94,9 @@ fn ask(name: &str) -> ExitCode {
     }
     if name == checkpoint_deaths::TARGET {
         return checkpoint_deaths::target();
+    }
+    if name == sharing::EXPORTER {
+        return sharing::export_and_answer();
     }
     let Some((_, rule)) = all().find(|(known, _)| *known == name) else {
         eprintln!("there is no rule {name:?}");
