@@ -105,7 +105,12 @@ raw! {
     cuMemcpyDtoH_v2(to: u64, from: u64, size: u64);
     cuMemcpyHtoD_v2(to: u64, from: u64, size: u64);
     cuMemsetD8Async(at: u64, byte: u8, size: u64, stream: u64);
+    cuMemAllocAsync(at: &mut u64, size: u64, stream: u64);
+    cuMemGetAddressRange_v2(base: &mut u64, size: &mut u64, at: u64);
+    cuPointerGetAttribute(data: &mut u64, attribute: i32, at: u64);
     cuIpcGetMemHandle(handle: &mut [u8; 64], at: u64);
+    cuIpcOpenMemHandle_v2(at: &mut u64, handle: LegacyHandle, flags: u32);
+    cuIpcCloseMemHandle(at: u64);
     cuStreamCreate(stream: &mut u64, flags: u32);
     cuStreamDestroy_v2(stream: u64);
     cuStreamSynchronize(stream: u64);
@@ -173,6 +178,11 @@ impl Default for Properties {
         Properties::on(0)
     }
 }
+
+/// `CUipcMemHandle`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct LegacyHandle(pub [u8; 64]);
 
 /// `CUmemAccessDesc` for device 0: kind and number of the location, flags.
 #[repr(C)]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use lowtide_device::nvml::Nvml;
 use lowtide_testing::double::{Double, DoubleGuard, Live};
-use lowtide_testing::raw::{Access, Properties, Raw, first};
+use lowtide_testing::raw::{Access, LegacyHandle, Properties, Raw, first};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 2 * MIB;
@@ -423,6 +423,12 @@ mod processes {
         let raw = Double::load().raw();
         for order in std::io::stdin().lines().map_while(Result::ok) {
             let (verb, number) = order.split_once(' ').unwrap_or((&order, "0"));
+            if verb == "open" {
+                let handle: Vec<u8> = serde_json::from_str(number).expect("a handle");
+                let handle = LegacyHandle(handle.try_into().expect("64 bytes"));
+                println!("=> {}", get(|at| raw.cuIpcOpenMemHandle_v2(at, handle, 1)));
+                continue;
+            }
             println!("=> {}", play(raw, verb, number.parse().expect("a number")));
         }
     }
@@ -437,6 +443,14 @@ mod processes {
                 let bytes = u64::from(number.cast_unsigned()) * MIB;
                 raw.cuMemCreate(&mut 0, bytes, &Properties::default(), 0)
             }
+            "share_mib" => {
+                let bytes = u64::from(number.cast_unsigned()) * MIB;
+                let (at, mut handle) = (get(|at| raw.cuMemAlloc_v2(at, bytes)), [0; 64]);
+                assert_eq!(raw.cuIpcGetMemHandle(&mut handle, at), OK);
+                return format!("{handle:?}");
+            }
+            // What is shared goes with the context.
+            "end" => raw.cuDevicePrimaryCtxRelease_v2(0),
             "free_mib" => return (get(|free| raw.cuMemGetInfo_v2(free, &mut 0)) / MIB).to_string(),
             "fill" => {
                 let plain = get(|at| raw.cuMemAlloc_v2(at, PAGE));
@@ -510,6 +524,31 @@ mod processes {
 
     fn machine() -> tempfile::TempDir {
         tempfile::tempdir().expect("a folder")
+    }
+
+    #[test]
+    fn shared_memory_counts_once_until_the_last_process_that_holds_it_is_gone() {
+        let (machine, settings) = (machine(), "total=1GiB,reserved=0,context=0");
+        let mut witness = Actor::started(&machine, settings);
+        for exporter_first in [true, false] {
+            for dies in [true, false] {
+                let mut exporter = Actor::started(&machine, settings);
+                let handle = exporter.ask("share_mib 64");
+                let mut importer = Actor::started(&machine, settings);
+                importer.ask(&format!("open {handle}"));
+                assert_eq!(witness.free_mib(), 960, "{exporter_first} {dies}");
+                let (first, second) =
+                    if exporter_first { (exporter, importer) } else { (importer, exporter) };
+                for (mut one, free) in [(first, 960), (second, 1024)] {
+                    if !dies {
+                        one.expect("end", OK);
+                        assert_eq!(witness.free_mib(), free, "{exporter_first}");
+                    }
+                    drop(one);
+                    assert_eq!(witness.free_mib(), free, "{exporter_first} {dies}");
+                }
+            }
+        }
     }
 
     #[test]

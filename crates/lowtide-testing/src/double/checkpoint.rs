@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::code::{NOT_INITIALIZED, NOT_READY, OPERATING_SYSTEM, OUT_OF_MEMORY};
+use super::code::{NOT_INITIALIZED, NOT_READY, NOT_SUPPORTED, OPERATING_SYSTEM, OUT_OF_MEMORY};
 use super::entry::entry;
 use super::faults;
 use super::gate::{PAUSE, change, state_of};
@@ -95,6 +95,10 @@ entry! {
         let (slot, now) = rested(pid)?;
         if now == FAILED {
             return Err(OPERATING_SYSTEM);
+        }
+        if now == CHECKPOINTED && slot.imports.load(SeqCst) > 0 {
+            change(slot, CHECKPOINTED, FAILED)?;
+            return Err(NOT_SUPPORTED);
         }
         let machine = machine::get().locked();
         if machine.has_room_for(slot) {

@@ -38,6 +38,12 @@ impl Tables {
         for base in plain.map(|(base, _)| *base).collect::<Vec<_>>() {
             self.free_plain(base).expect("a plain allocation");
         }
+        let imports = self.regions.iter().filter(
+            |(_, region)| matches!(&region.kind, RegionKind::Imported(it) if it.owner.context == id),
+        );
+        for base in imports.map(|(base, _)| *base).collect::<Vec<_>>() {
+            self.drop_import(base);
+        }
         machine::get().locked().give_context(ended.device);
     }
 

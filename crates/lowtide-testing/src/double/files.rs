@@ -81,6 +81,11 @@ impl Place {
         Ok(Place { file, offset })
     }
 
+    /// Returns a place in a file that a process has open under a number.
+    pub(super) fn of_process(pid: u64, number: u64, offset: u64) -> io::Result<Place> {
+        Ok(Place { file: open(&format!("/proc/{pid}/fd/{number}"))?, offset })
+    }
+
     /// Makes a descriptor that another process can have.
     pub(super) fn descriptor(&self) -> io::Result<OwnedFd> {
         let path = format!("/proc/self/fd/{}", self.number());

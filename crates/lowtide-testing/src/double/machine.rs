@@ -359,6 +359,13 @@ impl MachineLock<'_> {
         self.machine.my_index().is_some_and(|mine| self.machine.table.shares.join(id, mine))
     }
 
+    /// Returns whether a process holds memory; `None` if there is no such process.
+    pub(super) fn is_held_by(&self, pid: u64, id: ShareId) -> Option<bool> {
+        let table = self.machine.table;
+        let is_it = |index: &usize| table.slots[*index].pid() == pid && self.is_taken(*index);
+        Some(table.shares.is_held_by(id, (0..MAX_PROCESSES).find(is_it)?))
+    }
+
     /// Lets memory go that others may hold. Returns whether none does.
     pub(super) fn leave(&self, id: ShareId) -> bool {
         self.bury_the_dead();

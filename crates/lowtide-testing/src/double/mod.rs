@@ -80,6 +80,7 @@ mod entry;
 mod faults;
 mod files;
 mod gate;
+mod ipc;
 mod kernel;
 mod launch;
 mod loaded;

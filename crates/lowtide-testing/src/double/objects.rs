@@ -43,6 +43,15 @@ pub(super) struct AllocationProp {
     pub(super) flags: [u8; 8],
 }
 
+impl AllocationProp {
+    /// Returns the properties of pinned memory on a device that cannot be exported.
+    pub(super) fn on(device: usize) -> AllocationProp {
+        let id = i32::try_from(device).expect("few devices");
+        let location = Location { kind: ON_DEVICE, id };
+        AllocationProp { kind: PINNED, handle_types: 0, location, windows_data: 0, flags: [0; 8] }
+    }
+}
+
 /// The layout of `CUmemLocation`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -50,6 +59,10 @@ pub(super) struct Location {
     pub(super) kind: u32,
     pub(super) id: i32,
 }
+
+/// The only kind of memory, and of location, that there is.
+pub(super) const PINNED: u32 = 1;
+pub(super) const ON_DEVICE: u32 = 1;
 
 /// The memory of one `cuMemCreate`.
 pub(super) struct Handle {
@@ -66,6 +79,8 @@ pub(super) struct Handle {
 
 /// Addresses with memory behind them.
 pub(super) struct Region {
+    /// The number of the memory, another one each time that it is made or opened.
+    pub(super) id: u64,
     pub(super) bytes: u64,
     pub(super) extent: Arc<Extent>,
     /// The rights of each device: 0 for none, [`READ`] or [`READ_WRITE`].
@@ -78,6 +93,18 @@ pub(super) enum RegionKind {
     Mapped(u64),
     /// Allocated by `cuMemAlloc` in this context, at addresses of its own.
     Plain(Current, #[allow(dead_code, reason = "held for its drop")] Reservation),
+    /// Opened from a legacy handle of another process.
+    Imported(Imported),
+}
+
+/// Memory of another process, open in a context.
+pub(super) struct Imported {
+    pub(super) owner: Current,
+    /// The number of the memory on the machine.
+    pub(super) serial: u64,
+    pub(super) opens: u32,
+    #[allow(dead_code, reason = "held for its drop")]
+    pub(super) addresses: Reservation,
 }
 
 pub(super) const READ: u32 = 1;

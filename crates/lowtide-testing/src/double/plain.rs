@@ -16,11 +16,19 @@ const REGISTER_READ_ONLY: u32 = 8;
 
 /// Attributes of a pointer, by the driver's numbers.
 const ATTRIBUTE_CONTEXT: i32 = 1;
-const ATTRIBUTE_BUFFER_ID: i32 = 7;
+const ATTRIBUTE_MEMORY_TYPE: i32 = 2;
 const ATTRIBUTE_SYNC_MEMOPS: i32 = 6;
+const ATTRIBUTE_BUFFER_ID: i32 = 7;
+const ATTRIBUTE_DEVICE: i32 = 9;
+const ATTRIBUTE_LEGACY_CAPABLE: i32 = 10;
 const ATTRIBUTE_RANGE_START: i32 = 11;
 const ATTRIBUTE_RANGE_BYTES: i32 = 12;
+const ATTRIBUTE_MAPPED: i32 = 13;
+const ATTRIBUTE_HANDLE_TYPES: i32 = 14;
 const ATTRIBUTE_MAPPING_BYTES: i32 = 18;
+
+/// Device memory, of whatever kind.
+const ON_A_DEVICE: u32 = 2;
 
 entry! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
@@ -59,21 +67,25 @@ entry! {
     fn cuPointerGetAttribute(data: Out<u64>, attribute: i32, at: u64) {
         let state = tables::lock();
         let (found, region) = state.region_at(at).ok_or(INVALID_VALUE)?;
-        if attribute == ATTRIBUTE_MAPPING_BYTES {
-            return data.put(region.bytes);
+        match attribute {
+            ATTRIBUTE_MAPPING_BYTES => return data.put(region.bytes),
+            ATTRIBUTE_BUFFER_ID => return data.put(region.id),
+            _ => {}
         }
         let owner = match &region.kind {
-            // Another one each time the memory is made.
-            RegionKind::Mapped(handle) if attribute == ATTRIBUTE_BUFFER_ID => {
-                return data.put(*handle);
-            }
             RegionKind::Mapped(_) => return Err(NOT_SUPPORTED),
             RegionKind::Plain(owner, _) => owner,
+            RegionKind::Imported(imported) => &imported.owner,
         };
         data.put(match attribute {
             ATTRIBUTE_CONTEXT => owner.context.0,
             ATTRIBUTE_RANGE_START => found,
             ATTRIBUTE_RANGE_BYTES => region.bytes,
+            ATTRIBUTE_MEMORY_TYPE => return data.put_small(ON_A_DEVICE),
+            ATTRIBUTE_SYNC_MEMOPS | ATTRIBUTE_HANDLE_TYPES => return data.put_small(0),
+            ATTRIBUTE_DEVICE => return data.put_small(u32::try_from(owner.device).unwrap_or(0)),
+            ATTRIBUTE_LEGACY_CAPABLE => return data.put_small(state.is_legacy_capable(found).into()),
+            ATTRIBUTE_MAPPED => return data.put_small(1),
             _ => return Err(NOT_SUPPORTED),
         })
     }
@@ -89,15 +101,6 @@ entry! {
         let (_, region) = state.region_at(at).ok_or(INVALID_VALUE)?;
         let is_plain = matches!(region.kind, RegionKind::Plain(..));
         if is_plain && attribute == ATTRIBUTE_SYNC_MEMOPS { Ok(()) } else { Err(NOT_SUPPORTED) }
-    }
-
-    fn cuIpcGetMemHandle(handle: Out<[u8; 64]>, at: u64) {
-        let state = tables::lock();
-        state.healthy()?;
-        match state.region_at(at).ok_or(INVALID_VALUE)?.1.kind {
-            RegionKind::Mapped(_) => Err(INVALID_VALUE),
-            RegionKind::Plain(..) => handle.put([0; 64]),
-        }
     }
 
     fn cuMemHostAlloc(at: Out<usize>, bytes: usize, _flags: u32) {
@@ -154,7 +157,9 @@ pub(super) fn allocate(at: &Out<u64>, bytes: u64) -> CallResult {
     let mut access = [0; MAX_DEVICES];
     access[device] = READ_WRITE;
     let kind = RegionKind::Plain(current, addresses);
-    tables::lock().regions.insert(base, Region { bytes, extent, access, kind });
+    let mut state = tables::lock();
+    let id = state.new_id();
+    state.regions.insert(base, Region { id, bytes, extent, access, kind });
     at.put(base)
 }
 

@@ -27,6 +27,11 @@ impl<T> Out<T> {
         Ok(())
     }
 
+    /// Writes a value of 32 bits, where the caller has space for no more.
+    pub(super) fn put_small(&self, value: u32) -> CallResult {
+        Out(self.0.cast()).put(value)
+    }
+
     /// Writes the value unless the caller does not want it.
     pub(super) fn put_if_wanted(&self, value: T) {
         let _unwanted = self.put(value);

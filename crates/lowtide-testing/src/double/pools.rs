@@ -19,17 +19,19 @@ entry! {
 
     // At once: the double has no order of streams for it.
     fn cuMemAllocAsync(at: Out<u64>, bytes: u64, _stream: u64) {
-        super::plain::allocate(&at, bytes)
+        super::plain::allocate(&at, bytes)?;
+        tables::lock().pooled.insert(at.get()?, false);
+        Ok(())
     }
 
     fn cuMemFreeAsync(at: u64, _stream: u64) {
         let mut state = tables::lock();
         state.healthy()?;
         let region = state.regions.get(&at).ok_or(INVALID_VALUE)?;
-        if !matches!(region.kind, RegionKind::Plain(..)) || state.pooled.contains(&at) {
+        if !matches!(region.kind, RegionKind::Plain(..)) || state.pooled.get(&at) == Some(&true) {
             return Err(INVALID_VALUE);
         }
-        state.pooled.insert(at);
+        state.pooled.insert(at, true);
         Ok(())
     }
 
@@ -38,12 +40,11 @@ entry! {
         let mut state = tables::lock();
         let is_of_pool = |state: &tables::Tables, at: &u64| match &state.regions[at].kind {
             RegionKind::Plain(owner, _) => FIRST_POOL + owner.device as u64 == pool,
-            RegionKind::Mapped(_) => false,
+            _ => false,
         };
-        let freed: Vec<u64> =
-            state.pooled.iter().copied().filter(|at| is_of_pool(&state, at)).collect();
+        let freed = state.pooled.iter().filter(|(_, freed)| **freed).map(|(at, _)| *at);
+        let freed: Vec<u64> = freed.filter(|at| is_of_pool(&state, at)).collect();
         for at in freed {
-            state.pooled.remove(&at);
             state.free_plain(at)?;
         }
         Ok(())

@@ -68,6 +68,9 @@ procedures! {
     "cuMemGetAllocationPropertiesFromHandle" = cuMemGetAllocationPropertiesFromHandle,
     "cuMemExportToShareableHandle" = cuMemExportToShareableHandle,
     "cuMemImportFromShareableHandle" = cuMemImportFromShareableHandle,
+    "cuIpcGetMemHandle" = cuIpcGetMemHandle,
+    "cuIpcOpenMemHandle" = cuIpcOpenMemHandle_v2,
+    "cuIpcCloseMemHandle" = cuIpcCloseMemHandle,
     "cuLowtideDoubleOnly" = cuLowtideDoubleOnly,
 }
 

@@ -65,6 +65,11 @@ impl Shares {
         (share.serial.load(SeqCst) == id.serial).then_some(share)
     }
 
+    /// Returns whether a process holds memory.
+    pub(super) fn is_held_by(&self, id: ShareId, holder: usize) -> bool {
+        self.get(id).is_some_and(|share| share.holders.load(SeqCst) >> holder & 1 == 1)
+    }
+
     /// Enters another holder; false if no process holds the memory any more.
     pub(super) fn join(&self, id: ShareId, holder: usize) -> bool {
         let held = self.get(id).filter(|share| share.holders.load(SeqCst) != 0);

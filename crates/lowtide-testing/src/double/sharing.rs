@@ -8,15 +8,12 @@ use super::code::{INVALID_VALUE, OUT_OF_MEMORY};
 use super::files::{Place, Words};
 use super::machine::{self, MachineLock};
 use super::memory::Extent;
-use super::objects::{AllocationProp, Location};
+use super::objects::AllocationProp;
 use super::pointers::CallResult;
 use super::shares::ShareId;
 
 /// Begins the page before exported memory.
 const MAGIC: u64 = u64::from_le_bytes(*b"lt-share");
-/// The only kind of memory, and of location, that there is.
-const PINNED: u32 = 1;
-const ON_DEVICE: u32 = 1;
 
 /// What exported memory is, as the page before it says.
 #[derive(Clone, Copy)]
@@ -34,13 +31,9 @@ impl Description {
             return Err(INVALID_VALUE);
         }
         let small = |word: u64| u32::try_from(word).map_err(|_| INVALID_VALUE);
-        let properties = AllocationProp {
-            kind: PINNED,
-            handle_types: small(handle_types)?,
-            location: Location { kind: ON_DEVICE, id: small(device)?.cast_signed() },
-            windows_data: 0,
-            flags: flags.to_ne_bytes(),
-        };
+        let (handle_types, flags) = (small(handle_types)?, flags.to_ne_bytes());
+        let of_device = AllocationProp::on(small(device)? as usize);
+        let properties = AllocationProp { handle_types, flags, ..of_device };
         Ok(Description { id: ShareId { entry, serial }, bytes, properties })
     }
 
@@ -79,13 +72,22 @@ impl Held {
         Ok((place, described))
     }
 
-    /// Holds memory that was exported.
-    pub(super) fn import(&mut self, place: Place) -> CallResult<(Arc<Extent>, Description)> {
+    /// Holds memory that was exported: if it has this number and a process holds it, or (by a
+    /// descriptor) in any case.
+    pub(super) fn import(
+        &mut self,
+        place: Place,
+        serial: Option<u64>,
+    ) -> CallResult<(Arc<Extent>, Description)> {
         let machine = machine::get().locked();
         let mut described = Description::of(&place)?;
+        if serial.is_some_and(|serial| described.id.serial != serial) {
+            return Err(INVALID_VALUE);
+        }
         let held = self.0.get(&described.id).map(|(count, extent)| (*count, Arc::clone(extent)));
         let (count, extent) = match held {
             Some(held) => held,
+            None if serial.is_some() && !machine.join(described.id) => return Err(INVALID_VALUE),
             None => (0, Arc::new(joined(&machine, place, &mut described)?)),
         };
         self.0.insert(described.id, (count + 1, Arc::clone(&extent)));
@@ -107,7 +109,7 @@ impl Held {
     pub(super) fn let_go(&mut self, extent: &Extent, device: usize, bytes: u64) {
         let place = extent.place();
         let described = place.as_ref().and_then(|place| Description::of(place).ok());
-        let (Some(place), Some(Description { id, .. })) = (place, described) else {
+        let (Some(place), Some(Description { id, bytes: whole, .. })) = (place, described) else {
             return machine::get().locked().give(device, bytes);
         };
         let Some((count, _)) = self.0.get_mut(&id) else { return };
@@ -116,7 +118,7 @@ impl Held {
             self.0.remove(&id);
             if machine::get().locked().leave(id) {
                 // Memory that stays is this machine's loss, not an error of the caller's.
-                let _discarded = place.discard(bytes);
+                let _discarded = place.discard(whole);
             }
         }
     }

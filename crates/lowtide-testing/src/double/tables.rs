@@ -5,7 +5,7 @@
 //! lock comes before the machine's, and nothing is waited for under it except
 //! through [`CHANGED`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -36,8 +36,8 @@ pub(super) struct Tables {
     pub(super) held: Held,
     /// The memory behind device addresses, by first address.
     pub(super) regions: BTreeMap<u64, Region>,
-    /// Addresses that were freed into the driver's own pools.
-    pub(super) pooled: BTreeSet<u64>,
+    /// Addresses of the driver's own pools, and whether they were freed into it.
+    pub(super) pooled: BTreeMap<u64, bool>,
     /// Host memory that the driver knows, by first address.
     pub(super) host: BTreeMap<usize, HostRange>,
     pub(super) streams: BTreeMap<u64, Stream>,
@@ -136,12 +136,29 @@ impl Tables {
     pub(super) fn free_plain(&mut self, base: u64) -> CallResult {
         let plain = |region: &&Region| matches!(region.kind, RegionKind::Plain(..));
         self.regions.get(&base).filter(plain).ok_or(code::INVALID_VALUE)?;
+        self.pooled.remove(&base);
         if let Some(Region { bytes, extent, kind: RegionKind::Plain(owner, _), .. }) =
             self.regions.remove(&base)
         {
             self.held.let_go(&extent, owner.device, bytes.next_multiple_of(PAGE_BYTES));
         }
         Ok(())
+    }
+
+    /// Takes memory of another process away.
+    pub(super) fn drop_import(&mut self, base: u64) {
+        if let Some(Region { bytes, extent, kind: RegionKind::Imported(imported), .. }) =
+            self.regions.remove(&base)
+        {
+            self.held.let_import_go(&extent, imported.owner.device, bytes);
+        }
+    }
+
+    /// Returns whether other processes can have memory by a legacy handle.
+    pub(super) fn is_legacy_capable(&self, base: u64) -> bool {
+        let region = self.regions.get(&base);
+        let is_plain = region.is_some_and(|region| matches!(region.kind, RegionKind::Plain(..)));
+        is_plain && !self.pooled.contains_key(&base)
     }
 
     /// Frees a handle's memory once it is neither held nor mapped.

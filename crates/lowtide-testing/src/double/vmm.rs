@@ -11,7 +11,9 @@ use super::code::{INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OPERATING_SYSTEM
 use super::entry::entry;
 use super::files::Place;
 use super::memory::{Extent, Reservation};
-use super::objects::{AllocationProp, Handle, Location, READ, READ_WRITE, Region, RegionKind};
+use super::objects::{
+    AllocationProp, Handle, Location, ON_DEVICE, PINNED, READ, READ_WRITE, Region, RegionKind,
+};
 use super::pointers::{CallResult, In, Out};
 use super::settings::MAX_DEVICES;
 use super::sharing::Description;
@@ -32,8 +34,6 @@ const _: () = {
     assert!(size_of::<AccessDesc>() == size_of::<sys::CUmemAccessDesc>());
 };
 
-const PINNED: u32 = 1;
-const ON_DEVICE: u32 = 1;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const FILE_DESCRIPTOR: u32 = 1;
 
@@ -179,7 +179,7 @@ entry! {
         }
         let place = Place::of_descriptor(descriptor).map_err(|_| INVALID_VALUE)?;
         let mut state = tables::lock();
-        let (extent, described) = state.held.import(place)?;
+        let (extent, described) = state.held.import(place, None)?;
         let Description { bytes, properties, .. } = described;
         handle.put(state.new_handle(described.device(), bytes, extent, properties, true))
     }
@@ -209,7 +209,8 @@ entry! {
             return Err(INVALID_VALUE);
         }
         let kind = RegionKind::Mapped(handle);
-        state.regions.insert(at, Region { bytes, extent, access: [0; MAX_DEVICES], kind });
+        state.regions
+            .insert(at, Region { id: handle, bytes, extent, access: [0; MAX_DEVICES], kind });
         state.handles.get_mut(&handle).ok_or(INVALID_VALUE)?.mappings += 1;
         Ok(())
     }

@@ -9,8 +9,10 @@ mod capture;
 mod checkpoint;
 mod checkpoint_deaths;
 mod contexts;
+mod exporter;
 mod fixture;
 mod host_memory;
+mod legacy_ipc;
 mod lost;
 mod sharing;
 mod streams;
@@ -36,6 +38,7 @@ fn all() -> impl Iterator<Item = &'static Rule> {
         capture::RULES,
         accounts::RULES,
         sharing::RULES,
+        legacy_ipc::RULES,
         checkpoint::RULES,
         checkpoint_deaths::RULES,
     ]
@@ -95,8 +98,8 @@ fn ask(name: &str) -> ExitCode {
     if name == checkpoint_deaths::TARGET {
         return checkpoint_deaths::target();
     }
-    if name == sharing::EXPORTER {
-        return sharing::export_and_answer();
+    if name == exporter::EXPORTER {
+        return exporter::export_and_answer();
     }
     let Some((_, rule)) = all().find(|(known, _)| *known == name) else {
         eprintln!("there is no rule {name:?}");

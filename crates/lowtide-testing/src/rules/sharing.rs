@@ -1,90 +1,19 @@
-//! Memory that several processes have.
-//!
-//! The rule's own process imports; the process that it starts exports, because a process may take
-//! descriptors of the processes that it started.
+//! Memory that several processes have, by shareable handles.
 
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::process::ExitCode;
+use std::os::fd::AsRawFd;
 
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
-
-use super::fixture::{Fixture, INVALID_VALUE, OtherProcess, PAGE, Rule, SUCCESS};
-use crate::raw::Properties;
-use crate::role;
-
-/// The second process of these rules: exports memory, and answers about it.
-pub(super) const EXPORTER: &str = "exporter";
+use super::checkpoint::locker_of;
+use super::exporter::{FILE_DESCRIPTOR, exported, exporter, fill, import, mapped};
+use super::fixture::{Fixture, ILLEGAL_STATE, INVALID_VALUE, NOT_SUPPORTED, PAGE, Rule, SUCCESS};
 
 pub(super) const RULES: &[Rule] = &[
     ("exported_memory_is_the_same_memory_in_another_process", the_same_memory),
     ("imported_memory_outlives_the_exporters_release_and_its_death", outlives_the_exporter),
     ("a_descriptor_keeps_memory_that_nobody_holds", kept_by_a_descriptor),
     ("memory_is_exported_only_as_what_it_was_made_for", made_for_it),
+    ("a_process_with_shared_memory_is_checkpointed_and_restored", checkpointed_and_restored),
+    ("a_process_that_holds_imported_memory_is_lost_by_its_restore", lost_by_its_restore),
 ];
-
-const FILE_DESCRIPTOR: u32 = 1;
-
-fn exportable(gpu: &Fixture) -> u64 {
-    let mut handle = 0;
-    assert_eq!(gpu.raw.cuMemCreate(&mut handle, PAGE, &Properties::exportable(), 0), SUCCESS);
-    handle
-}
-
-fn export(gpu: &Fixture, handle: u64) -> i32 {
-    let mut shared = -1;
-    let code = gpu.raw.cuMemExportToShareableHandle(&mut shared, handle, FILE_DESCRIPTOR, 0);
-    assert_eq!(code, SUCCESS);
-    shared
-}
-
-fn import(gpu: &Fixture, descriptor: i32) -> u64 {
-    let (mut handle, shared) = (0, u64::from(descriptor.cast_unsigned()));
-    let code = gpu.raw.cuMemImportFromShareableHandle(&mut handle, shared, FILE_DESCRIPTOR);
-    assert_eq!(code, SUCCESS);
-    handle
-}
-
-/// Maps a page of a handle, with access.
-fn mapped(gpu: &Fixture, handle: u64) -> u64 {
-    let at = gpu.reserve(1);
-    assert_eq!((gpu.map(at, 1, handle), gpu.open(at, 1)), (SUCCESS, SUCCESS));
-    at
-}
-
-fn fill(gpu: &Fixture, at: u64, byte: u8) {
-    assert_eq!(gpu.raw.cuMemsetD8Async(at, byte, PAGE, 0), SUCCESS);
-    assert_eq!(gpu.raw.cuCtxSynchronize(), SUCCESS);
-}
-
-fn exporter() -> OtherProcess {
-    OtherProcess::start(EXPORTER, "")
-}
-
-/// Takes the descriptor that the exporter makes of its memory.
-fn exported(other: &mut OtherProcess) -> OwnedFd {
-    let number = other.ask("export");
-    let pid = Pid::from_child(&other.0.child);
-    let process = pidfd_open(pid, PidfdFlags::empty()).expect("a process of ours");
-    pidfd_getfd(process, number, PidfdGetfdFlags::empty()).expect("a descriptor of a child")
-}
-
-/// Runs the other process: has a page that can be exported, filled with 7.
-pub(super) fn export_and_answer() -> ExitCode {
-    let gpu = Fixture::new();
-    let handle = exportable(&gpu);
-    let at = mapped(&gpu, handle);
-    fill(&gpu, at, 7);
-    for word in std::io::stdin().lines().map_while(Result::ok) {
-        let answer = match word.as_str() {
-            "export" => export(&gpu, handle),
-            "byte" => gpu.byte(at).into(),
-            "release" => gpu.unmap(at, 1).max(gpu.raw.cuMemRelease(handle)),
-            _ => return ExitCode::from(2),
-        };
-        role::answer(&answer.to_string());
-    }
-    ExitCode::SUCCESS
-}
 
 fn the_same_memory(gpu: &Fixture) {
     let mut other = exporter();
@@ -128,4 +57,25 @@ fn kept_by_a_descriptor(gpu: &Fixture) {
 fn made_for_it(gpu: &Fixture) {
     let code = gpu.raw.cuMemExportToShareableHandle(&mut 0, gpu.create(1), FILE_DESCRIPTOR, 0);
     assert_eq!(code, INVALID_VALUE);
+}
+
+fn checkpointed_and_restored(_gpu: &Fixture) {
+    let kinds: [&[&str]; 4] = [&[], &["export"], &["import", "let_go"], &["allocate", "handle"]];
+    for kind in kinds {
+        let mut other = exporter();
+        for word in kind {
+            other.0.ask(word);
+        }
+        assert_eq!(other.ask("byte"), 7, "it is ready");
+        locker_of(other.0.child.id(), "").steps(&["lock", "checkpoint", "restore", "unlock"]);
+        assert_eq!(other.ask("byte"), 7, "{kind:?}");
+    }
+}
+
+fn lost_by_its_restore(_gpu: &Fixture) {
+    let mut other = exporter();
+    assert_eq!(other.ask("import"), SUCCESS);
+    let mut locker = locker_of(other.0.child.id(), "");
+    locker.steps(&["lock", "checkpoint"]);
+    assert_eq!((locker.ask("restore"), locker.ask("unlock")), (NOT_SUPPORTED, ILLEGAL_STATE));
 }
