@@ -29,8 +29,8 @@
 //!   empty; memory is freed when neither mapping nor unreleased handle is left.
 //! * `ipc` and `sharing`: memory is shared by descriptors and by legacy handles; it counts
 //!   once, until the last process that holds it lets it go or dies.
-//! * `plain`: `cuMemFree` refuses virtual memory; host ranges do not overlap, and a copy does not cross the boundary of one; freeing and
-//!   unregistering wait for work.
+//! * `plain`: `cuMemFree` refuses virtual memory; host ranges do not overlap, and a copy
+//!   does not cross the boundary of one; freeing and unregistering wait for work.
 //! * `copy` and `run`: ranges are checked at the call (1) and when the work runs (719; kernels
 //!   700), after which the process has lost its contexts and gets no other.
 //! * `stream` and `queue`: order, lateness, recycled handles. `cuMemUnmap` waits for
