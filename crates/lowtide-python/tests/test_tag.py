@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import lowtide
 import pytest
@@ -530,3 +531,26 @@ def test_a_scope_of_a_torch_without_a_gpu_says_so() -> None:
     with pytest.raises(lowtide.TagError, match=told), lowtide.tag("weights"):
         raise SystemError("it was entered")
     assert "weights" in repr(lowtide.tag("weights"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "told"),
+    [
+        ({"name": 5}, TypeError, "name must be a text, not int"),
+        ({"name": None}, TypeError, "name must be a text, not NoneType"),
+        ({"name": b"weights"}, TypeError, "name must be a text, not bytes"),
+        ({"name": "weights", "policy": 1}, TypeError, "policy must be a text, not int"),
+        ({"name": ""}, ValueError, "name must not be empty"),
+        ({"name": " "}, ValueError, "name must not be empty"),
+        (
+            {"name": "weights", "policy": "lose"},
+            ValueError,
+            "'lose' is no policy; there are offload",
+        ),
+    ],
+)
+def test_wrong_words_are_refused_before_the_scope_is_entered(
+    arguments: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        lowtide.tag(**arguments)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import lowtide
 import pytest
@@ -407,3 +408,25 @@ def test_a_thread_that_goes_on_calling_does_not_keep_the_program_from_ending(
     tests, begun = str(Path(__file__).parent), str(tmp_path / "begun")
     said = alone(program.format(tests=tests, begun=begun))
     assert "during a call" in said and "the program ends" in said
+
+
+def test_what_cannot_be_sent_or_called_is_refused_alike(worker: lowtide.Worker) -> None:
+    word: Any = "Holder"
+    number: Any = 5
+    for wrong, told in (
+        (lambda: lowtide.Worker(word), "load must be callable, not str"),
+        (lambda: lowtide.Worker(lambda: None), "a worker cannot be given .*lambda"),
+        (
+            lambda: lowtide.Worker(Holder, threading.Lock()),
+            "a worker cannot be given Holder and its arguments",
+        ),
+        (
+            lambda: worker.call("size", threading.Lock()),
+            "a worker cannot be given the arguments of size",
+        ),
+        (lambda: worker(lambda: None), "a worker cannot be given the arguments of Holder"),
+        (lambda: worker.call(number), "method must be a name or None, not int"),
+    ):
+        with pytest.raises(TypeError, match=told):
+            wrong()
+    assert worker.starts == 0

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 FLAG = "expandable_segments"
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+POLICIES = ("offload", "discard", "keep")
 _FUNCTIONS = ("lowtide_tag_malloc", "lowtide_tag_free")
 _lock = threading.Lock()
 _allocators: list[Any] = []
@@ -55,6 +56,7 @@ def tag(name: str, *, policy: str = "offload", device: object = None) -> Tag:
     loses it, "keep" leaves it on the device. `device` is the current one unless given. Allocations of other
     threads, autograd's among them, go where they went before.
 
+    Raises TypeError for a name or policy that is no text, ValueError for an empty name or an unknown policy.
     Entering raises TagError if the tag is asleep or has another policy, or if there is no GPU.
     """
     return Tag(name, policy, device)
@@ -80,6 +82,13 @@ class Tag:
     """A scope in which torch's allocations have a tag. It may be entered again after it was left."""
 
     def __init__(self, name: str, policy: str, device: object) -> None:
+        for what, word in (("name", name), ("policy", policy)):
+            if not isinstance(word, str):
+                raise TypeError(f"{what} must be a text, not {type(word).__name__}")
+        if not name.strip():
+            raise ValueError("name must not be empty")
+        if policy not in POLICIES:
+            raise ValueError(f"{policy!r} is no policy; there are {', '.join(POLICIES)}")
         self.name = name
         self.policy = policy
         self.device = device

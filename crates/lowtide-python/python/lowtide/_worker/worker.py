@@ -69,13 +69,11 @@ class Worker:
             raise TypeError(f"load must be callable, not {type(load).__name__}")
         self._name = str(getattr(load, "__qualname__", type(load).__name__))
         # Pickled now: what cannot be sent is refused here, and later changes do not matter.
-        try:
-            self._load = pickle.dumps((LOAD, load, args, kwargs), pickle.HIGHEST_PROTOCOL)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise TypeError(
-                f"a worker cannot be given {self._name} ({error}): load and its arguments are pickled,"
-                " so load has to be a function or class of a module, not a lambda or a local function"
-            ) from error
+        self._load = _pickled(
+            (LOAD, load, args, kwargs),
+            f"{self._name} and its arguments",
+            "load has to be a function or class of a module, not a lambda or a local function",
+        )
         self._lock = threading.Lock()
         self._caller = 0
         """The thread that has the lock."""
@@ -106,7 +104,13 @@ class Worker:
         object. `worker.method(x)` is `worker.call("method", x)`."""
         if has_exit_begun():
             return None
-        request = pickle.dumps((CALL, method, args, kwargs), pickle.HIGHEST_PROTOCOL)
+        if not (method is None or isinstance(method, str)):
+            raise TypeError(f"method must be a name or None, not {type(method).__name__}")
+        request = _pickled(
+            (CALL, method, args, kwargs),
+            f"the arguments of {method or self._name}",
+            "what is made in this process, such as a lock or a lambda, stays here",
+        )
         with self._turn():
             return self._ask(self._running(), request)
 
@@ -321,6 +325,16 @@ class Child:
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
         return True
+
+
+def _pickled(message: object, what: str, rule: str) -> bytes:
+    """Returns a message as bytes. Raises TypeError if it cannot be sent to another process."""
+    try:
+        return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise TypeError(
+            f"a worker cannot be given {what} ({error}): they are pickled, and {rule}"
+        ) from error
 
 
 def _kill_group(pid: int) -> None:
