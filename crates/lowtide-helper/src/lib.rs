@@ -25,6 +25,6 @@ mod process;
 pub mod rungs;
 mod server;
 
-pub use self::operation::journal::{Asked, Record, records};
+pub use self::operation::journal::{Asked, Record, records, unreadable};
 pub use self::operation::trial;
 pub use self::server::program::main;

@@ -130,7 +130,15 @@ impl SuspendedProcess {
 /// Returns the processes of this user that are suspended or on their way, by the helper's journal. Asks no
 /// driver and starts nothing.
 pub(crate) fn suspended() -> anyhow::Result<Vec<SuspendedProcess>> {
-    let records = lowtide_helper::records(PrivateFolder::of_user()?.path())?;
+    let folder = PrivateFolder::of_user()?;
+    if let Some(journal) = lowtide_helper::unreadable(folder.path())? {
+        page::complain(&format!(
+            "{} cannot be read: processes that were suspended before are not listed. `lowtide resume PID` brings \
+             one back; remove the file when none is left",
+            journal.display()
+        ));
+    }
+    let records = lowtide_helper::records(folder.path())?;
     let alive = records
         .into_iter()
         .filter(|record| Target::of(record.target.pid).is_ok_and(|target| target == record.target));

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
@@ -47,6 +47,12 @@ struct Content {
     records: Vec<Record>,
 }
 
+impl Content {
+    fn records_of(self, boot: &str) -> Vec<Record> {
+        if self.boot == boot { self.records } else { Vec::new() }
+    }
+}
+
 /// The journal of this helper.
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -62,14 +68,22 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Reads the journal that an earlier helper left. One of another boot is empty: its processes are gone.
+    /// Reads the journal that an earlier helper left. One of another boot is empty: its processes are gone. One
+    /// that cannot be read is kept under another name, for a person or another version.
     pub(crate) fn open(
         folder: PrivateFolder,
         name: String,
         refused_writes: Vec<u32>,
     ) -> Result<Journal, PrivateFileError> {
         let boot = boot();
-        let records = read(&folder, &name, &boot)?;
+        let records = match read(&folder, &name)? {
+            Ok(content) => content.records_of(&boot),
+            Err(Unreadable { error, bytes }) => {
+                tracing::warn!(%error, "the journal cannot be read, and is kept aside");
+                folder.replace(&aside(&name), &bytes)?;
+                Vec::new()
+            }
+        };
         let records = records.into_iter().map(|record| (record.target, record)).collect();
         Ok(Journal {
             folder,
@@ -162,7 +176,27 @@ impl Journal {
 /// Those of the folder and of the file.
 pub fn records(folder: &Path) -> Result<Vec<Record>, PrivateFileError> {
     let Some(folder) = PrivateFolder::open(folder)? else { return Ok(Vec::new()) };
-    read(&folder, &name_of_journal(), &boot())
+    Ok(read(&folder, &name_of_journal())?.unwrap_or_default().records_of(&boot()))
+}
+
+/// Returns the file with a journal of a helper that cannot be read, if there is one. The processes in it may be
+/// suspended.
+///
+/// # Errors
+/// Those of the folder and of the file.
+pub fn unreadable(folder: &Path) -> Result<Option<PathBuf>, PrivateFileError> {
+    let Some(folder) = PrivateFolder::open(folder)? else { return Ok(None) };
+    let (name, aside) = (name_of_journal(), aside(&name_of_journal()));
+    let found = match (read(&folder, &name)?, folder.read(&aside, MOST)?) {
+        (Err(_), _) => Some(name),
+        (Ok(_), kept) => kept.map(|_| aside),
+    };
+    Ok(found.map(|name| folder.path().join(name)))
+}
+
+/// Returns the name under which a journal is kept that cannot be read.
+fn aside(name: &str) -> String {
+    format!("{name}.unreadable")
 }
 
 /// Returns the name of the journal in the folder of the user.
@@ -176,11 +210,18 @@ pub(crate) fn name_of_socket() -> String {
     lowtide_proto::helper::socket_name(&namespace.to_string_lossy())
 }
 
-fn read(folder: &PrivateFolder, name: &str, boot: &str) -> Result<Vec<Record>, PrivateFileError> {
-    let bytes = folder.read(name, MOST)?.unwrap_or_default();
-    // Replaced as a whole, so it is whole; one of another version says nothing that we understand.
-    let content: Content = serde_json::from_slice(&bytes).unwrap_or_default();
-    Ok(if content.boot == boot { content.records } else { Vec::new() })
+/// A journal of another version, or one that somebody wrote to: a helper replaces it as a whole.
+struct Unreadable {
+    error: serde_json::Error,
+    bytes: Vec<u8>,
+}
+
+fn read(
+    folder: &PrivateFolder,
+    name: &str,
+) -> Result<Result<Content, Unreadable>, PrivateFileError> {
+    let Some(bytes) = folder.read(name, MOST)? else { return Ok(Ok(Content::default())) };
+    Ok(serde_json::from_slice(&bytes).map_err(|error| Unreadable { error, bytes }))
 }
 
 fn boot() -> String {
@@ -219,7 +260,15 @@ mod tests {
         let text = fs::read_to_string(&path).expect("a file").replace(&boot(), "another boot");
         fs::write(&path, text).expect("written");
         assert_eq!(open().all(), []);
-        fs::write(&path, "{").expect("written");
-        assert_eq!(open().all(), [], "a file that is no journal");
+        assert_eq!(unreadable(&place.path().join("own")).expect("read"), None);
+        for text in ["{", "", "[7]"] {
+            fs::write(&path, text).expect("written");
+            assert_eq!(unreadable(&place.path().join("own")).expect("read"), Some(path.clone()));
+            let journal = open();
+            assert_eq!(journal.all(), [], "{text}: a file that is no journal");
+            journal.write(&record(3, None)).expect("written");
+            let kept = unreadable(&place.path().join("own")).expect("read").expect("kept");
+            assert_eq!(fs::read_to_string(kept).expect("kept"), text);
+        }
     }
 }
