@@ -1,7 +1,10 @@
 //! Messages as lines of JSON, between processes of one user.
 
+use std::fs::File;
 use std::io::{self, ErrorKind, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -69,6 +72,23 @@ impl LineReader {
     pub fn into_rest(self) -> Vec<u8> {
         self.rest
     }
+}
+
+/// The most bytes of a path in the address of a socket.
+const PATH_MOST: usize = 107;
+
+/// Calls `with` with a path of a socket that is short enough to listen or to connect at: where it is not, with one by
+/// way of a descriptor of its folder, which is open meanwhile.
+///
+/// # Errors
+/// Those of `with`, and of opening the folder.
+pub fn at_socket<T>(path: &Path, with: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    let (folder, name) = match (path.parent(), path.file_name()) {
+        (Some(folder), Some(name)) if path.as_os_str().len() > PATH_MOST => (folder, name),
+        _ => return with(path),
+    };
+    let folder = File::open(folder)?;
+    with(&Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name))
 }
 
 /// Returns whether the process at the other end of a connection belongs to this user or to root, as the kernel

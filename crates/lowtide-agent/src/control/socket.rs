@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 use lowtide_device::private_files::PrivateFolder;
-use lowtide_proto::line::{LineReader, is_from_this_user};
+use lowtide_proto::line::{LineReader, at_socket, is_from_this_user};
 use lowtide_proto::{Answer, Ask, LINE_MOST, Request, socket_name};
 
 use crate::control::worker;
@@ -36,7 +36,7 @@ fn listen() -> io::Result<UnixListener> {
     let name = socket_name(&namespace.to_string_lossy(), std::process::id());
     // A process of this number that ended has left it.
     folder.remove(&name).map_err(io::Error::other)?;
-    UnixListener::bind(folder.path().join(name))
+    at_socket(&folder.path().join(name), |path| UnixListener::bind(path))
 }
 
 fn serve(socket: &UnixListener) {

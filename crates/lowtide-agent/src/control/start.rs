@@ -1,8 +1,5 @@
 //! The start of the agent in a process, and what it does before the process exits.
-#![allow(
-    unsafe_code,
-    reason = "hands the driver's functions over, and asks for what runs at a fork and at exit"
-)]
+#![allow(unsafe_code, reason = "hands the driver's functions over, and asks for what runs at exit")]
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -30,7 +27,7 @@ unsafe extern "C" {
 /// Starts the agent, once. The driver is initialised.
 pub(crate) fn start() {
     static STARTED: Once = Once::new();
-    if settings::is_off() || agent::is_forked() {
+    if settings::is_off() || gate::is_inherited() {
         return;
     }
     STARTED.call_once(|| {
@@ -41,13 +38,14 @@ pub(crate) fn start() {
             // This driver lacks what sleeping needs.
             Err(error) => return obstacles::add(&error.to_string()),
         };
+        if library::is_passed_by() {
+            obstacles::add("another library's dlsym, which comes before the agent's in LD_PRELOAD");
+        }
         worker::start(agent::create(driver));
         gate::set_waker(waker::bring_back);
         // SAFETY: the function lives as long as this library, which is never unloaded. What the driver does at
         // exit comes after what is registered here.
         unsafe { on_exit(before_exit, ptr::null_mut()) };
-        // SAFETY: the function only stores to statics.
-        unsafe { libc::pthread_atfork(None, None, Some(agent::after_fork)) };
         socket::start();
     });
 }

@@ -37,11 +37,23 @@ pub(crate) extern "C" fn find_real_dlsym() -> *mut c_void {
 
 /// Calls the C library's `dlsym`.
 pub(crate) fn real_dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
-    // SAFETY: the C library's function of this type.
-    let real: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void =
-        unsafe { std::mem::transmute(find_real_dlsym()) };
+    call(find_real_dlsym(), handle, name)
+}
+
+/// Calls a `dlsym`.
+fn call(dlsym: *mut c_void, handle: *mut c_void, name: &CStr) -> *mut c_void {
+    // SAFETY: a function of this name, and so of this type.
+    let dlsym: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void =
+        unsafe { std::mem::transmute(dlsym) };
     // SAFETY: a C string and a handle of the caller's.
-    unsafe { real(handle, name.as_ptr()) }
+    unsafe { dlsym(handle, name.as_ptr()) }
+}
+
+/// Returns whether the first `dlsym` of the program is somebody else's that leads past the agent's functions: calls
+/// that the program finds by it do not pass the gate.
+pub(crate) fn is_passed_by() -> bool {
+    let (first, name) = (look_up_anywhere(c"dlsym"), c"cuInit");
+    !first.is_null() && call(first, driver(), name) == look_up(name)
 }
 
 /// Looks a function of the driver up; null if it has none, or if the program has not loaded the driver.

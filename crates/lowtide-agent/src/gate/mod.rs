@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
+use lowtide_device::process::Generation;
 use lowtide_proto::Ask;
 use rustix::thread::futex;
 
@@ -122,6 +123,8 @@ fn enter_slowly(line: &AtomicU64) -> Result<(), i32> {
                     return Ok(());
                 }
             }
+            // The thread that would open it is in the parent.
+            CLOSING if is_inherited() => open(),
             CLOSING => {
                 // Returns at once if the state is another by now.
                 let _changed = futex::wait(&STATE, futex::Flags::PRIVATE, CLOSING, None);
@@ -135,16 +138,23 @@ fn enter_slowly(line: &AtomicU64) -> Result<(), i32> {
 /// another call. An error is the driver's code for the caller; the next call tries again.
 pub(crate) type Waker = fn(Ask) -> Result<(), i32>;
 
-static WAKER: OnceLock<Waker> = OnceLock::new();
+/// The waker, and the process that it wakes.
+static WAKER: OnceLock<(Waker, Generation)> = OnceLock::new();
 
 /// Gives the gate its waker, before anybody closes it.
 pub(crate) fn set_waker(waker: Waker) {
-    WAKER.get_or_init(|| waker);
+    WAKER.get_or_init(|| (waker, Generation::current()));
+}
+
+/// Returns whether this process is a child of the one that was given the waker, by whatever call it was forked: its
+/// threads are not there, and its driver does not work.
+pub(crate) fn is_inherited() -> bool {
+    WAKER.get().is_some_and(|(_, made_in)| !made_in.is_current())
 }
 
 #[cold]
 fn bring_back(ask: Ask) -> Result<(), i32> {
-    WAKER.get().map_or(Err(UNKNOWN), |waker| waker(ask))
+    WAKER.get().map_or(Err(UNKNOWN), |(waker, _)| waker(ask))
 }
 
 /// Closes the gate and waits until no thread is inside; opens it again and returns false if that
@@ -191,12 +201,12 @@ pub(crate) fn open() {
 
 /// Returns whether the process is asleep, or suspended.
 pub(crate) fn is_asleep() -> bool {
-    matches!(STATE.load(Acquire), ASLEEP | SUSPENDED)
+    matches!(STATE.load(Acquire), ASLEEP | SUSPENDED) && !is_inherited()
 }
 
 /// Returns whether the process is suspended, or about to be.
 pub(crate) fn is_suspended() -> bool {
-    STATE.load(Acquire) == SUSPENDED
+    STATE.load(Acquire) == SUSPENDED && !is_inherited()
 }
 
 /// Returns how many touches there were.

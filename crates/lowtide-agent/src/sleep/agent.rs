@@ -1,6 +1,5 @@
 //! The agent of a process: going to sleep and waking, suspending and resuming.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -24,8 +23,6 @@ use crate::{gate, obstacles, settings};
 const CLOSING_LIMIT: Duration = Duration::from_millis(5);
 
 static AGENT: OnceLock<Agent> = OnceLock::new();
-/// True in a child that was forked after the agent started: its driver does not work there.
-static IS_FORKED: AtomicBool = AtomicBool::new(false);
 
 /// The agent of this process.
 pub(crate) struct Agent {
@@ -41,7 +38,7 @@ pub(crate) struct Agent {
 
 /// Returns the agent; `None` where calls just pass through.
 pub(crate) fn get() -> Option<&'static Agent> {
-    if is_forked() { None } else { AGENT.get() }
+    if gate::is_inherited() { None } else { AGENT.get() }
 }
 
 /// Makes the agent, which answers with this driver from now on.
@@ -54,17 +51,6 @@ pub(crate) fn create(driver: Arc<Driver>) -> &'static Agent {
         idle: settings::idle_policy(),
         wake_timeout: settings::wake_timeout(),
     })
-}
-
-/// Returns whether this process was forked from one with an agent.
-pub(crate) fn is_forked() -> bool {
-    IS_FORKED.load(Relaxed)
-}
-
-/// Makes calls pass through in a forked child.
-pub(crate) extern "C" fn after_fork() {
-    IS_FORKED.store(true, SeqCst);
-    gate::open();
 }
 
 impl Agent {

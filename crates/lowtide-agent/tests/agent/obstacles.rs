@@ -1,10 +1,11 @@
 //! What keeps a process from sleeping, by name, and how a person overrules it.
 
 use std::fs;
+use std::path::Path;
 
 use lowtide_proto::{Answer, Ask};
 
-use crate::program::{Program, Route, World};
+use crate::program::{Program, Route, World, agent};
 use crate::slept;
 
 fn started(world: &World, variables: &[(&str, &str)]) -> Program {
@@ -98,4 +99,19 @@ fn a_wrong_word_is_said_and_counts_for_nothing() {
     program.does(&format!("load {}", world.plugin("libucp.so.0").display()));
     refuses(&program, "UCX");
     assert!(world.said().contains("everything") && world.said().contains("gdrcopy"));
+}
+
+#[test]
+fn a_dlsym_before_the_agents_that_leads_past_it_is_named() {
+    let world = World::new();
+    let (interposer, agent) = (world.interposer(), agent());
+    let both = |one: &Path, two: &Path| format!("{}:{}", one.display(), two.display());
+    let before = both(&interposer, &agent);
+    let mut program = world.start_with(Route::Linked, &[("LD_PRELOAD", &before)]);
+    program.does("alloc 0 4194304; write 0 5");
+    refuses(&program, "another library's dlsym");
+    let behind = both(&agent, &interposer);
+    let program = world.start_with(Route::Linked, &[("LD_PRELOAD", &behind)]);
+    assert_eq!(program.status().obstacles, Vec::<String>::new());
+    slept(&program);
 }

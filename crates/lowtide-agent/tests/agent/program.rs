@@ -12,6 +12,7 @@ use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lowtide_proto::line::at_socket;
 use lowtide_proto::{Answer, Ask, Request, Status, socket_name};
 use lowtide_testing::double::Double;
 use tempfile::TempDir;
@@ -109,6 +110,11 @@ impl World {
     /// Makes a library that touches the device while a program loads it.
     pub(crate) fn plugin(&self, name: &str) -> PathBuf {
         compile(&self.folder.path().join(name), &["-DPLUGIN", "-shared", "-fPIC"])
+    }
+
+    /// Makes a library whose `dlsym` asks the C library's, past whatever is loaded behind it.
+    pub(crate) fn interposer(&self) -> PathBuf {
+        compile(&self.folder.path().join("interposer.so"), &["-DINTERPOSER", "-shared", "-fPIC"])
     }
 
     /// Returns the folder of this machine's files.
@@ -222,7 +228,8 @@ impl Program {
     pub(crate) fn say(&self, bytes: &[u8]) -> String {
         let namespace = fs::read_link("/proc/self/ns/pid").expect("a namespace");
         let name = socket_name(&namespace.to_string_lossy(), self.child.id());
-        let mut socket = UnixStream::connect(self.folder.join(name)).expect("the agent listens");
+        let socket = at_socket(&self.folder.join(name), |path| UnixStream::connect(path));
+        let mut socket = socket.expect("the agent listens");
         socket.set_read_timeout(Some(LIMIT)).expect("a limit");
         socket.set_write_timeout(Some(LIMIT)).expect("a limit");
         // A line that is too long is not read to its end.

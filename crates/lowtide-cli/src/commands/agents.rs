@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use lowtide_device::neighbours;
 use lowtide_device::private_files::PrivateFolder;
 use lowtide_proto::helper::Ask as HelperAsk;
+use lowtide_proto::line::at_socket;
 use lowtide_proto::{Answer, Ask, AskError, SOCKET, Status, socket_name};
 use lowtide_release::IdleOptions;
 use lowtide_types::{Bytes, Receipt};
@@ -252,7 +253,7 @@ fn all(folder: &PrivateFolder) -> anyhow::Result<Vec<Status>> {
         let Some(pid) = name.rsplit('-').next().and_then(|pid| pid.parse().ok()) else { continue };
         let socket = folder.path().join(name);
         let refused = |error: &io::Error| error.kind() == ErrorKind::ConnectionRefused;
-        if UnixStream::connect(&socket).is_err_and(|error| refused(&error)) {
+        if connect(&socket).is_err_and(|error| refused(&error)) {
             // It ended without a word, as processes do.
             folder.remove(name)?;
             continue;
@@ -307,10 +308,14 @@ fn socket_of(folder: &PrivateFolder, pid: u32) -> anyhow::Result<PathBuf> {
 /// Asks the agent of a process; `None` if the process has none.
 pub(super) fn ask_if_any(pid: u32, question: Ask) -> anyhow::Result<Option<Answer>> {
     let socket = socket_of(&PrivateFolder::of_user()?, pid)?;
-    if UnixStream::connect(&socket).is_err() {
+    if connect(&socket).is_err() {
         return Ok(None);
     }
     ask(&socket, pid, question).map(Some)
+}
+
+fn connect(socket: &Path) -> io::Result<UnixStream> {
+    at_socket(socket, |path| UnixStream::connect(path))
 }
 
 fn ask(socket: &Path, pid: u32, ask: Ask) -> anyhow::Result<Answer> {

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use lowtide_testing::double::Double;
-use program::{LIMIT, Program, Route, World, agent, client};
+use program::{LIMIT, Program, Route, World, agent, client, helper};
 
 /// Prepares a command of the `lowtide` program.
 fn lowtide(world: &World, arguments: &[&str]) -> Command {
@@ -265,4 +265,24 @@ fn an_agent_that_does_not_load_is_told_before_the_program_starts() {
         assert!(said.contains("runs without lowtide") && said.contains(words), "{said}");
         assert_eq!((done.status.code(), &*done.stdout), (Some(0), &b"it ran\n"[..]), "{said}");
     }
+}
+
+#[test]
+fn a_runtime_folder_with_a_path_too_long_for_a_socket_serves_all_the_same() {
+    let world = World::new();
+    let long = world.folder().join("run").join("a-folder-of-a-job/".repeat(7));
+    std::fs::create_dir_all(&long).unwrap();
+    let with = |command: &mut Command| command.env("XDG_RUNTIME_DIR", &long).output().unwrap();
+    let mut command = lowtide(&world, &["run", "--", &client(Route::Dlsym).to_string_lossy()]);
+    command.env("XDG_RUNTIME_DIR", &long).env("LOWTIDE_HELPER_PROGRAM", helper());
+    let mut program = world.spawn(&mut command);
+    program.does("start; alloc 0 4194304; write 0 5");
+    for (verb, said) in [("status", "awake"), ("sleep", "released"), ("suspend", "released")] {
+        let done = with(&mut lowtide(&world, &[verb, &program.pid()]));
+        let text = String::from_utf8_lossy(&done.stdout);
+        assert!(text.contains(said), "{verb}: {text} {}", String::from_utf8_lossy(&done.stderr));
+    }
+    let listed = with(&mut lowtide(&world, &["status"]));
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("suspended"), "{listed:?}");
+    program.does("check 0");
 }

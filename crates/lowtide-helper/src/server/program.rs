@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use lowtide_device::private_files::{PrivateFileError, PrivateFolder};
 use lowtide_proto::helper::is_privileged;
+use lowtide_proto::line::at_socket;
 use rustix::fs::Mode;
 use rustix::{process, stdio};
 
@@ -139,7 +140,7 @@ fn serve(folder: PrivateFolder) -> Result<(), StartError> {
         machine: MachineLocks::new(settings.locks),
     });
     recovery::begin(&service);
-    let listener = UnixListener::bind(&path)?;
+    let listener = at_socket(&path, |path| UnixListener::bind(path))?;
     listener.set_nonblocking(true)?;
     // Clients connect meanwhile. A driver that is missing is told to whoever asks.
     let early = Arc::clone(&service);

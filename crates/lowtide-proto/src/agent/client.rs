@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::messages::{Answer, Ask, Request};
-use crate::line::LineReader;
+use crate::line::{LineReader, at_socket};
 
 /// The most bytes of an answer: a receipt for each context, a ledger for each device.
 const ANSWER_MOST: usize = 4 << 20;
@@ -32,7 +32,8 @@ pub enum AskError {
 /// # Errors
 /// [`AskError`].
 pub fn ask(socket: &Path, ask: Ask) -> Result<Answer, AskError> {
-    let mut stream = UnixStream::connect(socket).map_err(AskError::NoAgent)?;
+    let stream = at_socket(socket, |path| UnixStream::connect(path));
+    let mut stream = stream.map_err(AskError::NoAgent)?;
     let line = exchange(&mut stream, ask).map_err(AskError::NoAnswer)?;
     serde_json::from_slice(&line).map_err(AskError::Format)
 }

@@ -19,7 +19,7 @@ use rustix::process;
 use super::messages::{
     Answer, Ask, Greeting, LINE_MOST, PROGRAM, Request, TRIAL_LIMIT, VERSION, socket_name,
 };
-use crate::line::LineReader;
+use crate::line::{LineReader, at_socket};
 
 /// The time in which a helper that was started answers, however busy the machine is.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -206,10 +206,9 @@ fn wait_for(child: &mut Child, limit: Duration) -> io::Result<()> {
 /// Connects to a socket. Does not wait: a full queue is [`ErrorKind::WouldBlock`]. The descriptor is
 /// closed in programs that this one starts.
 fn connect(path: &Path) -> io::Result<UnixStream> {
-    let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    net::connect(&socket, &address)?;
+    at_socket(path, |path| Ok(net::connect(&socket, &SocketAddrUnix::new(path)?)?))?;
     let stream = UnixStream::from(socket);
     // Reads and writes wait, each up to its limit.
     stream.set_nonblocking(false)?;
