@@ -54,14 +54,15 @@ impl Launch {
             }
             Launch::Pack { pages, packed, bases, count } => (0..*count).try_for_each(|page| {
                 let (at, to) = (pages + page * PAGE, packed + page * PACKED);
-                let content = read(device, at, PAGE_BYTES, from)?;
+                let content = read(&Opened::by_kernel(device, at, PAGE, READ)?, PAGE_BYTES, from)?;
                 let packed = zeros(other, PACKED_BYTES);
                 packing::pack(content, (bases >> (8 * page)) as u8, packed);
                 write(device, to, packed)
             }),
             Launch::Unpack { packed, pages, count } => (0..*count).try_for_each(|page| {
                 let (at, to) = (packed + page * PACKED, pages + page * PAGE);
-                let packed = read(device, at, PACKED_BYTES, from)?;
+                let packed =
+                    read(&Opened::by_kernel(device, at, PACKED, READ)?, PACKED_BYTES, from)?;
                 let content = zeros(other, PAGE_BYTES);
                 packing::unpack(packed, content);
                 write(device, to, content)
@@ -81,17 +82,22 @@ fn each_page(
     let count = Some(count).filter(|count| *count <= MAX_PAGES)?;
     let list = Opened::by_kernel(device, pages, count * 8, READ)?;
     let out = Opened::by_kernel(device, out, count * bytes as u64, READ_WRITE)?;
+    let mut of_zeros = None;
     for index in 0..to_usize(count) {
         let mut address = [0; 8];
         list.read(index * 8, &mut address).then_some(())?;
-        let content = read(device, u64::from_ne_bytes(address), PAGE_BYTES, into)?;
-        out.write(index * bytes, &compute(content)).then_some(())?;
+        let page = Opened::by_kernel(device, u64::from_ne_bytes(address), PAGE, READ)?;
+        let computed = if page.is_blank() {
+            of_zeros.get_or_insert_with(|| compute(zeros(into, PAGE_BYTES))).clone()
+        } else {
+            compute(read(&page, PAGE_BYTES, into)?)
+        };
+        (page.is_still_there() && out.write(index * bytes, &computed)).then_some(())?;
     }
     (list.is_still_there() && out.is_still_there()).then_some(())
 }
 
-fn read(device: usize, at: u64, bytes: usize, into: &mut Vec<u8>) -> Option<&[u8]> {
-    let from = Opened::by_kernel(device, at, bytes as u64, READ)?;
+fn read<'a>(from: &Opened, bytes: usize, into: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     let content = at_least(into, bytes);
     (from.read(0, content) && from.is_still_there()).then_some(content)
 }

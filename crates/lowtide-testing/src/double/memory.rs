@@ -12,6 +12,8 @@
 use std::ffi::c_void;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{PoisonError, RwLock};
 use std::{io, ptr};
 
@@ -33,6 +35,9 @@ pub(super) struct Extent {
     bytes: usize,
     /// Where it lies once it is exported; until then it is private. Held while bytes are copied.
     place: RwLock<Option<Place>>,
+    /// Set for each page of the device that was filled with zeros and not written since. While it is private,
+    /// it takes nothing of this machine, and need not be read.
+    blank: Box<[AtomicBool]>,
 }
 
 // SAFETY: the mapping belongs to the extent alone and is only copied into and out of.
@@ -44,7 +49,7 @@ impl Extent {
     /// Maps new memory, which is not zero; `None` if this machine has no more.
     pub(super) fn new(bytes: usize) -> Option<Extent> {
         let base = map(bytes, libc::PROT_READ | libc::PROT_WRITE)?.cast();
-        let extent = Extent { base, bytes, place: RwLock::default() };
+        let extent = Extent::with(base, bytes, None);
         // Only the ends, so that memory which nobody writes takes little of this machine's.
         for start in (0..bytes).step_by(PAGE_BYTES) {
             let end = bytes.min(start + PAGE_BYTES);
@@ -57,7 +62,12 @@ impl Extent {
     /// Maps memory that was exported, by this process or another.
     pub(super) fn at_place(place: Place, bytes: usize) -> Option<Extent> {
         let base = map_place(ptr::null_mut(), bytes, &place).ok()?.cast();
-        Some(Extent { base, bytes, place: RwLock::new(Some(place)) })
+        Some(Extent::with(base, bytes, Some(place)))
+    }
+
+    fn with(base: *mut u8, bytes: usize, place: Option<Place>) -> Extent {
+        let blank = (0..bytes.div_ceil(PAGE_BYTES)).map(|_| AtomicBool::new(false)).collect();
+        Extent { base, bytes, place: RwLock::new(place), blank }
     }
 
     /// Moves it, with its bytes, to where other processes can have it, if it is not there yet.
@@ -89,6 +99,39 @@ impl Extent {
         self.base.addr()
     }
 
+    /// Returns whether a range of it was filled with zeros and not written since.
+    pub(super) fn is_blank(&self, offset: usize, bytes: usize) -> bool {
+        self.place().is_none() && self.pages(offset, bytes).iter().all(|page| page.load(SeqCst))
+    }
+
+    /// Fills a range with zeros. Whole pages of the device go back to this machine.
+    pub(super) fn clear(&self, offset: usize, bytes: usize) {
+        let end = offset + bytes;
+        let whole = offset.next_multiple_of(PAGE_BYTES)..end / PAGE_BYTES * PAGE_BYTES;
+        let place = self.place.read().unwrap_or_else(PoisonError::into_inner);
+        if whole.is_empty() || place.is_some() {
+            drop(place);
+            return self.write(offset, &vec![0; bytes]);
+        }
+        // Before the memory goes: a write that comes between is lost, and nobody takes its page for blank.
+        for page in self.pages(whole.start, whole.len()) {
+            page.store(true, SeqCst);
+        }
+        assert!(end <= self.bytes);
+        // SAFETY: the assertion keeps the range inside our mapping.
+        let start = unsafe { self.base.add(whole.start) };
+        // SAFETY: as above; private memory without a file is zero afterwards.
+        let done = unsafe { libc::madvise(start.cast(), whole.len(), libc::MADV_DONTNEED) };
+        assert_eq!(done, 0, "memory of ours");
+        drop(place);
+        self.write(offset, &vec![0; whole.start - offset]);
+        self.write(whole.end, &vec![0; end - whole.end]);
+    }
+
+    fn pages(&self, offset: usize, bytes: usize) -> &[AtomicBool] {
+        &self.blank[offset / PAGE_BYTES..(offset + bytes).div_ceil(PAGE_BYTES)]
+    }
+
     /// Copies bytes out of it.
     pub(super) fn read(&self, offset: usize, into: &mut [u8]) {
         let _stays = self.place.read();
@@ -103,6 +146,9 @@ impl Extent {
     pub(super) fn write(&self, offset: usize, from: &[u8]) {
         let _stays = self.place.read();
         assert!(offset.checked_add(from.len()).is_some_and(|end| end <= self.bytes));
+        for page in self.pages(offset, from.len()).iter().filter(|page| page.load(SeqCst)) {
+            page.store(false, SeqCst);
+        }
         // SAFETY: the assertion keeps the range inside our mapping.
         let into = unsafe { self.base.add(offset) };
         // SAFETY: as above, and `from` is other memory.

@@ -62,6 +62,11 @@ impl Opened {
         }
     }
 
+    /// Returns whether it is memory of the device that was filled with zeros and not written since.
+    pub(super) fn is_blank(&self) -> bool {
+        matches!(self, Opened::Device { view, .. } if view.is_blank())
+    }
+
     /// Copies bytes out of it; false if it cannot be read.
     pub(super) fn read(&self, offset: usize, into: &mut [u8]) -> bool {
         match self {
@@ -116,6 +121,10 @@ fn run_copy(device: usize, to: &CopyEnd, from: &CopyEnd, bytes: u64) -> Option<(
 
 fn run_fill(device: usize, at: u64, byte: u8, bytes: u64) -> Option<()> {
     let to = Opened::device(device, at, bytes, READ_WRITE)?;
+    if let (0, Opened::Device { view, .. }) = (byte, &to) {
+        view.clear();
+        return to.is_still_there().then_some(());
+    }
     let bytes = to_usize(bytes);
     let buffer = vec![byte; bytes.min(CHUNK_BYTES)];
     for offset in (0..bytes).step_by(CHUNK_BYTES) {

@@ -194,6 +194,16 @@ impl View {
         self.each_part(offset, into.len(), |extent, at, part| extent.read(at, &mut into[part]));
     }
 
+    /// Fills it with zeros.
+    pub(super) fn clear(&self) {
+        self.0.iter().for_each(|(extent, offset, bytes)| extent.clear(*offset, *bytes));
+    }
+
+    /// Returns whether it was filled with zeros and not written since.
+    pub(super) fn is_blank(&self) -> bool {
+        self.0.iter().all(|(extent, offset, bytes)| extent.is_blank(*offset, *bytes))
+    }
+
     /// Copies bytes into it.
     pub(super) fn write(&self, offset: usize, from: &[u8]) {
         self.each_part(offset, from.len(), |extent, at, part| extent.write(at, &from[part]));
