@@ -119,8 +119,8 @@ impl MappingTable {
             return Err(RangeProblem::NotMapped);
         }
         let mut pins = self.pins.values();
-        let is_pinned = pins.any(|pin| pin.start < range.end && range.start < pin.end);
-        if purpose == ClaimFor::Unmap && is_pinned {
+        let mut is_pinned = || pins.any(|pin| pin.start < range.end && range.start < pin.end);
+        if purpose == ClaimFor::Unmap && is_pinned() {
             return Err(RangeProblem::InUse);
         }
         let claim = |(offset, chunk): (&u64, &mut MappedChunk)| {

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use crate::backups::slab::Memory;
     use crate::copy::packing::{self, Form, PieceForm};
-    use crate::copy::queue::{Depth, Direction};
+    use crate::copy::queue::{Arrivals, Depth, Direction};
     use crate::lock::limit::Progress;
     use crate::policy::{PAGE, Policy};
 
@@ -226,7 +226,7 @@ mod tests {
             let late = pieces.split_off(SIZES.len() / 2);
             transfer.queue.add(pieces);
             let outcome = run(&self.streams, &transfer, None, Limit::NONE, || {
-                let some = |left: &[usize]| left.iter().filter(|left| **left == 0).nth(2).map(drop);
+                let some = |arrivals: &mut Arrivals| (arrivals.chunks.len() > 2).then_some(());
                 if transfer.queue.wait_until(some).is_some() {
                     for piece in late {
                         transfer.queue.add([piece]);

@@ -120,14 +120,26 @@ struct Lists<P, B> {
     parts: VecDeque<(Arc<Job<P, B>>, usize)>,
     /// Pieces of each chunk that have not arrived.
     left: Vec<usize>,
+    arrivals: Arrivals,
     /// Bytes that have arrived.
     arrived: u64,
     error: Option<Error>,
 }
 
+/// How far the chunks have come. Nothing here is looked for among all of them, which may be many.
+pub struct Arrivals {
+    /// Chunks that have arrived and that nobody has taken from here; first those without pieces.
+    pub chunks: VecDeque<usize>,
+    /// Pieces that have not arrived.
+    pub pieces_left: usize,
+}
+
 impl<P: QueuedPiece, B: Clone> Queue<P, B> {
     /// Expects so many pieces of each chunk, and uses at most so many buffers.
     pub fn new(direction: Direction, left: Vec<usize>, buffers_most: usize) -> Queue<P, B> {
+        let without_pieces = left.iter().enumerate().filter(|(_, left)| **left == 0);
+        let chunks = without_pieces.map(|(chunk, _)| chunk).collect();
+        let arrivals = Arrivals { chunks, pieces_left: left.iter().sum() };
         let lists = Lists {
             direct: VecDeque::new(),
             staged: VecDeque::new(),
@@ -139,6 +151,7 @@ impl<P: QueuedPiece, B: Clone> Queue<P, B> {
             full: VecDeque::new(),
             parts: VecDeque::new(),
             left,
+            arrivals,
             arrived: 0,
             error: None,
         };
@@ -295,7 +308,11 @@ impl<P: QueuedPiece, B: Clone> Queue<P, B> {
         let mut lists = self.lists();
         lists.arrived += bytes;
         lists.left[chunk] -= 1;
+        lists.arrivals.pieces_left -= 1;
         let chunk_done = lists.left[chunk] == 0;
+        if chunk_done {
+            lists.arrivals.chunks.push_back(chunk);
+        }
         drop(lists);
         if chunk_done {
             self.moved.notify_all();
@@ -307,15 +324,15 @@ impl<P: QueuedPiece, B: Clone> Queue<P, B> {
         self.lists().arrived
     }
 
-    /// Waits until something is found in the numbers of pieces that are left of each chunk, which are
-    /// looked at whenever a chunk has arrived; `None` where a thread failed before.
-    pub fn wait_until<T>(&self, found: impl Fn(&[usize]) -> Option<T>) -> Option<T> {
+    /// Waits until something is found in the arrivals, which are looked at whenever a chunk has arrived;
+    /// `None` where a thread failed before.
+    pub fn wait_until<T>(&self, found: impl Fn(&mut Arrivals) -> Option<T>) -> Option<T> {
         let mut lists = self.lists();
         loop {
             if lists.error.is_some() {
                 return None;
             }
-            if let Some(found) = found(&lists.left) {
+            if let Some(found) = found(&mut lists.arrivals) {
                 return Some(found);
             }
             lists = wait(&self.moved, lists);

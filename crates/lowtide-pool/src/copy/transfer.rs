@@ -382,7 +382,7 @@ mod tests {
                 scope.spawn(|| assert!(transfer.queue.next_to_copy().is_none()));
                 scope.spawn(|| {
                     assert!(
-                        transfer.queue.wait_until(|left| (left[0] == 0).then_some(())).is_none()
+                        transfer.queue.wait_until(|arrivals| arrivals.chunks.pop_front()).is_none()
                     );
                 });
                 for during in ["first", "second"] {

@@ -122,7 +122,7 @@ impl WakePart {
     ) -> WakePart {
         let stale = arena.stale().to_vec();
         let mut kept = arena.chunks();
-        kept.retain(|chunk| !stale.contains(chunk));
+        kept.retain(|chunk| !is_among(&stale, chunk));
         let mut runs = if policy.apart.is_some() { arena.live_blocks() } else { Vec::new() };
         let is_whole = |at: u64| at.is_multiple_of(PAGE);
         // Blocks that are not whole pages share theirs.
@@ -163,7 +163,7 @@ impl WakePart {
     /// Returns what is mapped, apart from what was kept.
     pub(crate) fn mapped_here(&self) -> Vec<Range<u64>> {
         let mappings = self.reservation.mappings().into_iter().map(|mapping| mapping.range);
-        mappings.filter(|range| !self.kept.contains(range)).collect()
+        mappings.filter(|range| !is_among(&self.kept, range)).collect()
     }
 }
 
@@ -176,12 +176,19 @@ fn cut(run: &Range<u64>, policy: &Policy) -> Vec<Range<u64>> {
     starts.map(|start| start..run.end.min(start.saturating_add(chunk))).collect()
 }
 
+// Whether a range is one of some that are in the order of addresses.
+fn is_among(ranges: &[Range<u64>], one: &Range<u64>) -> bool {
+    let found = ranges.binary_search_by_key(&one.start, |range| range.start);
+    found.is_ok_and(|index| ranges[index] == *one)
+}
+
 /// Returns what of the runs the others do not cover. Both are in the order of addresses.
 pub(crate) fn without(runs: Vec<Range<u64>>, others: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut left = Vec::new();
     for run in runs {
         let mut at = run.start;
-        for other in others.iter().filter(|other| other.start < run.end && run.start < other.end) {
+        let first = others.partition_point(|other| other.end <= run.start);
+        for other in others[first..].iter().take_while(|other| other.start < run.end) {
             if at < other.start {
                 left.push(at..other.start);
             }

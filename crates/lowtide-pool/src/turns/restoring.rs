@@ -9,7 +9,7 @@ use crate::backups::slab::Memory;
 use crate::backups::{BackupLocation, Backups, Saved};
 use crate::copy::packing::{Form, PieceForm, Ring};
 use crate::copy::piece::Piece;
-use crate::copy::queue::Direction;
+use crate::copy::queue::{Arrivals, Direction};
 use crate::copy::streams::CopyStreams;
 use crate::copy::transfer::Transfer;
 use crate::error::TurnStep;
@@ -94,25 +94,36 @@ impl<'a> Restoring<'a> {
                 transfer.queue.add(chunk.pieces(number));
             }
             make_empty()?;
-            let mut pending = Vec::with_capacity(self.chunks.len());
-            // As they arrive: direct pieces may be last, whatever their chunk's number.
-            let mut waiting: Vec<usize> = (0..self.chunks.len()).collect();
-            while !waiting.is_empty() {
-                let first = |left: &[usize]| waiting.iter().position(|chunk| left[*chunk] == 0);
-                let Some(first) = transfer.queue.wait_until(first) else {
+            let (mut pending, mut left) = (Vec::new(), self.chunks.len());
+            while left > 0 {
+                // As they arrive: direct pieces may be last, whatever their chunk's number.
+                let all = |arrivals: &mut Arrivals| {
+                    (!arrivals.chunks.is_empty()).then(|| std::mem::take(&mut arrivals.chunks))
+                };
+                let Some(mut batch) = transfer.queue.wait_until(all) else {
                     return Ok(()); // who failed says why
                 };
-                let chunk = &self.chunks[waiting.remove(first)];
-                let of = (&chunk.part.reservation, Bytes(chunk.range.start));
-                let size = Bytes(chunk.range.end - chunk.range.start);
-                pending.push((chunk, checks.digest(of, size, Keys::of_this_process())?));
+                left -= batch.len();
+                batch.make_contiguous().sort_unstable();
+                let batch: Vec<_> = batch.into_iter().map(|chunk| &self.chunks[chunk]).collect();
+                let of_arena = |one: &&Returning<'_>, next: &&Returning<'_>| {
+                    one.part.arena_id == next.part.arena_id
+                };
+                for chunks in batch.chunk_by(of_arena) {
+                    let ranges: Vec<_> = chunks.iter().map(|chunk| chunk.range.clone()).collect();
+                    let (of, keys) = (&chunks[0].part.reservation, Keys::of_this_process());
+                    pending.push((chunks.to_vec(), checks.digest_ranges(of, &ranges, keys)?));
+                }
             }
             limit.ask(TurnStep::Checking, || transfer.progress())?;
-            for (chunk, pending) in pending {
-                let pages = chunk.range.clone().step_by(PAGE as usize);
-                let digests = pages.zip(pending.wait()?).zip(&chunk.expected);
-                let differs = digests.filter(|((_, digest), expected)| digest != *expected);
-                wrong.extend(differs.map(|((page, _), _)| (chunk.part, page)));
+            for (chunks, pending) in pending {
+                let mut digests = pending.wait()?.into_iter();
+                for chunk in chunks {
+                    let pages = chunk.range.clone().step_by(PAGE as usize).zip(&mut digests);
+                    let pages = pages.zip(&chunk.expected);
+                    let differs = pages.filter(|((_, digest), expected)| digest != *expected);
+                    wrong.extend(differs.map(|((page, _), _)| (chunk.part, page)));
+                }
             }
             Ok(())
         })?;

@@ -4,7 +4,7 @@
 //! as it was, so that the driver's part is done while the link is busy. A page that changed meanwhile
 //! is taken again, a few times. Memory whose content may be lost goes last, while the last copies run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lowtide_device::Bytes;
 
@@ -12,7 +12,7 @@ use crate::backups::Backups;
 use crate::backups::changed::Changed;
 use crate::copy::packing::Ring;
 use crate::copy::piece::Piece;
-use crate::copy::queue::Direction;
+use crate::copy::queue::{Arrivals, Direction};
 use crate::copy::streams::{CopyStreams, unmap};
 use crate::copy::transfer::Transfer;
 use crate::error::TurnStep;
@@ -60,7 +60,7 @@ impl Saving<'_> {
     pub(crate) fn copy(&self, backups: &mut Backups, plan: SleepPlan) -> Result<usize> {
         let SleepPlan { mut changed, digests, ring, .. } = plan;
         let mut chunks = DepartingChunk::all(self.parts, digests);
-        let mut waiting: Vec<usize> = (0..chunks.len()).collect();
+        let mut waiting: BTreeSet<usize> = (0..chunks.len()).collect();
         let (mut lost, mut again, mut takes) = (Lost::Mapped, 0, 0);
         loop {
             takes += 1;
@@ -83,7 +83,8 @@ impl Saving<'_> {
             if outcome.is_ok() {
                 outcome = match changed.first() {
                     Some(page) if takes == TAKES_MOST => {
-                        Err(keeps_changing(&chunks[waiting[0]], page, takes))
+                        let first = waiting.first().expect("its chunk waits");
+                        Err(keeps_changing(&chunks[*first], page, takes))
                     }
                     _ => self.planner.house(backups, &mut changed),
                 };
@@ -114,11 +115,11 @@ fn take_again(
     backups: &mut Backups,
     chunks: &mut [DepartingChunk<'_>],
     checked: &Checked,
-) -> (Vec<usize>, Vec<Changed>) {
-    let (mut waiting, mut changed) = (Vec::new(), Vec::new());
+) -> (BTreeSet<usize>, Vec<Changed>) {
+    let (mut waiting, mut changed) = (BTreeSet::new(), Vec::new());
     for (number, wrong) in checked.iter().filter(|(_, wrong)| !wrong.is_empty()) {
         let DepartingChunk { part, pages, .. } = &mut chunks[*number];
-        waiting.push(*number);
+        waiting.insert(*number);
         for (index, now) in wrong {
             let (offset, digest) = &mut pages[*index];
             *digest = *now;
@@ -141,7 +142,7 @@ impl Take<'_> {
     fn copy(
         &self,
         backups: &Backups,
-        waiting: Vec<usize>,
+        waiting: BTreeSet<usize>,
         checked: &mut Checked,
         lost: &mut Lost,
     ) -> Result<()> {
@@ -184,7 +185,7 @@ impl Take<'_> {
         &self,
         transfer: &Transfer,
         second: &SecondDigest<'_>,
-        mut waiting: Vec<usize>,
+        mut waiting: BTreeSet<usize>,
         checked: &mut Checked,
         lost: &mut Lost,
     ) -> Result<()> {
@@ -192,12 +193,11 @@ impl Take<'_> {
         let (mut all_right, mut seen) = (true, Vec::new());
         loop {
             let may_lose = all_right && matches!(lost, Lost::Mapped);
-            let next = |left: &[usize]| {
-                let pieces_left: usize = left.iter().sum();
+            let next = |arrivals: &mut Arrivals| {
                 // Registered backups cannot be read while copies go to other pages of them.
-                let is_early = second.backups.is_some() && pieces_left > 0;
-                let batch = if is_early { Vec::new() } else { self.arrived(&waiting, left) };
-                let is_late = !is_early && pieces_left * LAST_PART <= self.runs.len();
+                let is_early = second.backups.is_some() && arrivals.pieces_left > 0;
+                let batch = if is_early { Vec::new() } else { self.arrived(&waiting, arrivals) };
+                let is_late = !is_early && arrivals.pieces_left * LAST_PART <= self.runs.len();
                 let is_next = !batch.is_empty() || (is_late && may_lose) || waiting.is_empty();
                 // What was digested goes now, whether or not there is more.
                 (is_next || !seen.is_empty()).then_some(batch)
@@ -223,24 +223,34 @@ impl Take<'_> {
             }
             let found = begun.end()?;
             all_right &= found.iter().all(Vec::is_empty);
-            checked.extend(batch.iter().copied().zip(found));
-            waiting.retain(|chunk| !checked.contains_key(chunk));
+            for (chunk, wrong) in batch.iter().zip(found) {
+                waiting.remove(chunk);
+                checked.insert(*chunk, wrong);
+            }
             seen = batch;
             seen.retain(|chunk| checked[chunk].is_empty());
         }
     }
 
-    // Chunks that are wholly on the host, as many as are digested together.
-    fn arrived(&self, waiting: &[usize], left: &[usize]) -> Vec<usize> {
+    // Takes chunks that are wholly on the host, as many as are digested together. Others than those that
+    // wait have left before.
+    fn arrived(&self, waiting: &BTreeSet<usize>, arrivals: &mut Arrivals) -> Vec<usize> {
         let (mut size, most) = (0, self.saving.planner.policy.numbers.checked_at_once.0);
-        let arrived = waiting.iter().copied().filter(|chunk| left[*chunk] == 0);
-        arrived
-            .take_while(|chunk| {
-                let is_first = size == 0;
-                size += self.chunks[*chunk].size();
-                is_first || size <= most
-            })
-            .collect()
+        let mut batch = Vec::new();
+        while let Some(chunk) = arrivals.chunks.pop_front() {
+            if !waiting.contains(&chunk) {
+                continue;
+            }
+            size += self.chunks[chunk].size();
+            if size > most && !batch.is_empty() {
+                arrivals.chunks.push_front(chunk);
+                break;
+            }
+            batch.push(chunk);
+        }
+        // Those of an arena are digested by one piece of work.
+        batch.sort_unstable();
+        batch
     }
 
     fn lose(&self) -> Result<Lost> {

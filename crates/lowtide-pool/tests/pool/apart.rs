@@ -52,3 +52,29 @@ fn each_block_has_its_own_chunks_after_a_wake_too() {
         block.assert_is_whole();
     }
 }
+
+/// Returns the driver calls of a sleep, and of the wake after it, with so many blocks that are all zeros.
+fn calls(blocks: u64) -> [u64; 2] {
+    let device = host(Bytes::mib(2 * blocks + 64));
+    let policy = Policy::default().apart(Some(Bytes::mib(8)));
+    let pool = Pool::builder(&device).policy(policy).build().unwrap();
+    for _ in 0..blocks {
+        pool.alloc(Bytes::mib(2), StreamId(0), Tag::default()).unwrap();
+    }
+    pool.prepare_sleep().unwrap();
+    let counted = |turn: &dyn Fn()| {
+        let before = device.calls();
+        turn();
+        device.calls() - before
+    };
+    let slept = counted(&|| assert_eq!(pool.sleep(Scope::Whole).unwrap().tags, 1));
+    [slept, counted(&|| assert_eq!(pool.wake(Scope::Whole).unwrap().tags, 1))]
+}
+
+#[test]
+fn a_digest_and_a_wait_are_for_many_blocks() {
+    let (few, many) = (calls(16), calls(116));
+    // Unmapped and released; created, mapped, opened and filled.
+    let of_hundred = [0, 1].map(|turn| many[turn] - few[turn]);
+    assert_eq!(of_hundred, [200, 400], "{few:?} and {many:?}");
+}

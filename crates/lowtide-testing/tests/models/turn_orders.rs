@@ -286,7 +286,7 @@ impl Copying {
 
     // Waits until the chunk has arrived; whether it has.
     fn wait(&self) -> bool {
-        self.queue.wait_until(|left| (left[0] == 0).then_some(())).is_some()
+        self.queue.wait_until(|arrivals| arrivals.chunks.pop_front()).is_some()
     }
 
     fn assert_all_arrived(&self, threads: Vec<thread::JoinHandle<()>>) {
