@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use lowtide_device::neighbours::Neighbour;
 use lowtide_device::{Bytes, Device, DeviceId, Usage};
 use lowtide_pool::{Phase, Pool, SleepPolicy, Tag};
 use lowtide_release::{
-    Climb, Climbed, Clock, Expectation, Failure, Gauge, Hook, HookPoint, Idle, Idling, Inventory,
-    Ladder, LogLevel, ManualClock, Mode, Receipt, Releaser, Request, Rung, RungName, RungOutcome,
-    Step, Target, Tick, Verdict, rungs,
+    Climb, Climbed, Clock, Decision, Expectation, Failure, Gauge, Hook, HookPoint, Idle, Idling,
+    Inventory, Ladder, LogLevel, ManualClock, Mode, Receipt, Releaser, Request, Rung, RungName,
+    RungOutcome, Step, Target, Tick, Verdict, rungs,
 };
 
 use crate::world::{self, host};
@@ -387,6 +388,13 @@ fn a_watch_ticks_until_it_is_told_to_stop_and_hands_every_receipt_on() {
 struct Leaving {
     device: Device,
     is_away: AtomicBool,
+    neighbours: Mutex<Vec<Neighbour>>,
+}
+
+impl Leaving {
+    fn new(device: Device) -> Leaving {
+        Leaving { device, is_away: AtomicBool::new(false), neighbours: Mutex::default() }
+    }
 }
 
 impl Gauge for Leaving {
@@ -414,6 +422,40 @@ impl Gauge for Leaving {
     fn others(&self) -> Vec<(String, Bytes)> {
         Vec::new()
     }
+
+    fn neighbours(&self) -> Vec<Neighbour> {
+        self.neighbours.lock().unwrap().clone()
+    }
+}
+
+#[test]
+fn an_idle_release_gives_way_to_a_process_that_starts_and_one_that_is_asked_for_does_not() {
+    let (device, clock) = (host(32), ManualClock::default());
+    let pool = Pool::new(&device).unwrap();
+    let _live = pool.block(Bytes::mib(4)).unwrap();
+    let gauge = Arc::new(Leaving::new(device));
+    let releaser = Releaser::with_gauge(Some(Arc::clone(&gauge) as _), Arc::new(clock.clone()));
+    releaser.add_pool(&pool);
+    let options = ["task", "0s"].map(|text| text.parse().unwrap());
+    for idle in options.map(|options| Idle::new(options, Arc::new(clock.clone()))) {
+        let idling = Idling::new(&releaser, &idle);
+        let age = Duration::from_secs(7);
+        let young = Neighbour { pid: 77, start_ticks: 5, name: "engine".to_owned(), age };
+        gauge.neighbours.lock().unwrap().push(young.clone());
+        let tick = idling.work().unwrap().end().unwrap_or_else(|| idling.tick());
+        let Tick::No(Decision::GivesWay { to }) = &tick else { panic!("{tick:?}") };
+        assert_eq!(to, &young);
+        assert_eq!(pool.phase(Tag::default()).unwrap(), Phase::Awake);
+        // The loop that watches makes up for it.
+        gauge.neighbours.lock().unwrap().clear();
+        clock.advance(idling.pause_after(&tick).max(Duration::from_secs(1)));
+        assert!(matches!(idling.tick(), Tick::Released(_)));
+        gauge.neighbours.lock().unwrap().push(young);
+        drop(idling.work().unwrap());
+        let asked = releaser.release(Request::new("asked for", Ladder::idle()));
+        assert_eq!(asked.verdict, Verdict::Released, "{asked}");
+        gauge.neighbours.lock().unwrap().clear();
+    }
 }
 
 #[test]
@@ -421,7 +463,7 @@ fn a_release_to_zero_bytes_ends_with_the_suspend_of_this_process() {
     let device = host(32);
     let pool = Pool::new(&device).unwrap();
     let _live = pool.block(Bytes::mib(4)).unwrap();
-    let gauge = Arc::new(Leaving { device, is_away: AtomicBool::new(false) });
+    let gauge = Arc::new(Leaving::new(device));
     let clock = Arc::new(ManualClock::default());
     let releaser = Releaser::with_gauge(Some(Arc::clone(&gauge) as _), clock);
     let leaves = Hook::new("this process", move |_| {

@@ -38,7 +38,9 @@ pub(super) fn today(play: &mut Play<'_>) -> anyhow::Result<()> {
 
 pub(super) fn with_lowtide(play: &mut Play<'_>) -> anyhow::Result<()> {
     let Play { setup, releaser, .. } = *play;
-    let options = IdleOptions { enabled: true, after: QUIET, ..IdleOptions::default() };
+    // The demo waits for nobody who starts beside it.
+    let give_way = Duration::ZERO;
+    let options = IdleOptions { enabled: true, after: QUIET, give_way, ..IdleOptions::default() };
     let idle = Idle::new(options, Arc::new(SystemClock::default()));
     // Beside the floor, the memory of others and the growth of the context may be in use.
     let beside = setup.others + setup.slack;
