@@ -66,7 +66,6 @@ impl Row<'_> {
             let kind = match letter {
                 'w' | 'h' => "usize",
                 'f' => "f32",
-                's' => "IpcHandle",
                 other => panic!("`{}`: no argument is a `{other}`", self.name),
             };
             write!(arguments, "a{at}: {kind}, ").expect("text");
@@ -74,12 +73,10 @@ impl Row<'_> {
                 write!(before, "let a{at} = real_handle!(a{at}); ").expect("text");
             }
         }
-        if self.is_obstacle {
-            let name = self.name.trim_end_matches("_v2");
-            write!(before, "obstacles::add(\"{name}\"); ").expect("text");
-        }
         let (name, way) = (self.name, self.way);
-        format!("trampoline!({way} {name} {index} ({arguments}) {{ {before}}});\n")
+        let title = name.trim_end_matches("_v2");
+        let obstacle = if self.is_obstacle { format!("\"{title}\"") } else { String::new() };
+        format!("trampoline!({way} {name} {index} ({arguments}) {{ {before}}} [{obstacle}]);\n")
     }
 }
 

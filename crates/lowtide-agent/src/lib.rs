@@ -9,6 +9,7 @@
 //! | `entry` | how the program finds the driver's functions, and the functions that stand in for them |
 //! | `control` | the start, the worker, the socket on which others ask, the waker of the gate |
 //! | `sleep` | going to sleep and waking, suspending and resuming |
+//! | `sharing` | memory that processes share by handles |
 //! | `memory` | the program's memory: what can sleep, and what stays |
 //! | `obstacles` | what keeps the process from sleeping |
 //! | `gate` | the way into the driver: open, closing, asleep, suspended |
@@ -27,5 +28,6 @@ mod obstacles;
 mod old_glibc;
 mod say;
 mod settings;
+mod sharing;
 mod sleep;
 mod threads;

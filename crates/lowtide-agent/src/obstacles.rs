@@ -4,7 +4,8 @@
 //! address, so that memory must not leave. No driver call shows that. The libraries that do it are often loaded
 //! and not used, so the evidence is a device file that is open, or a part of the library that is loaded at its start.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{env, fs};
@@ -17,7 +18,42 @@ static NOTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Notes that the process cannot sleep any more, and why.
 pub(crate) fn add(name: &str) {
-    noted().insert(name.to_owned());
+    locked(&NOTED).insert(name.to_owned());
+}
+
+/// What the program has of another process by a handle of the driver. A process that has such things is not brought
+/// back from a suspend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Opened {
+    Memory,
+    Event,
+}
+
+static OPENED: Mutex<BTreeMap<(Opened, u64), u32>> = Mutex::new(BTreeMap::new());
+
+/// Notes that the program opened something of another process.
+pub(crate) fn opened(what: Opened, key: u64) {
+    *locked(&OPENED).entry((what, key)).or_default() += 1;
+}
+
+/// Notes that the program closed something, which may be its own.
+pub(crate) fn closed(what: Opened, key: u64) {
+    if let Entry::Occupied(mut count) = locked(&OPENED).entry((what, key)) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
+    }
+}
+
+/// Returns why the process can sleep, but cannot be suspended.
+pub(crate) fn to_suspend() -> Vec<String> {
+    let name = |what| match what {
+        Opened::Memory => "memory of another process is open (cuIpcOpenMemHandle)",
+        Opened::Event => "an event of another process is open (cuIpcOpenEventHandle)",
+    };
+    let kinds: BTreeSet<Opened> = locked(&OPENED).keys().map(|(what, _)| *what).collect();
+    kinds.into_iter().map(|what| name(what).to_owned()).collect()
 }
 
 /// Notes that code of the agent panicked.
@@ -27,12 +63,12 @@ pub(crate) fn add_panic() {
 
 /// Returns why the process cannot sleep; empty if it can.
 pub(crate) fn names() -> Vec<String> {
-    let noted: Vec<String> = noted().iter().cloned().collect();
+    let noted: Vec<String> = locked(&NOTED).iter().cloned().collect();
     noted.into_iter().chain(seen()).collect()
 }
 
-fn noted() -> MutexGuard<'static, BTreeSet<String>> {
-    NOTED.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked<T>(table: &'static Mutex<T>) -> MutexGuard<'static, T> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Open device files, by how their paths begin.

@@ -12,6 +12,7 @@
 //! ```
 
 mod agent;
+pub mod descriptors;
 pub mod helper;
 pub mod line;
 
@@ -21,3 +22,4 @@ pub use self::agent::messages::{
     Unreadable, VERSION, Woken, socket_name,
 };
 pub use self::agent::obstacle::{Obstacle, ParseObstacleError};
+pub use self::agent::sharing::{ShareAnswer, ShareAsk};

@@ -68,6 +68,11 @@ impl LineReader {
         }
     }
 
+    /// Returns whether the next line has been read already.
+    pub fn has_line(&self) -> bool {
+        self.rest.contains(&b'\n')
+    }
+
     /// Returns what was read behind the last line: a line that does not end, after an error.
     pub fn into_rest(self) -> Vec<u8> {
         self.rest

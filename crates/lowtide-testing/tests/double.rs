@@ -344,58 +344,6 @@ mod strictness {
     }
 }
 
-mod exports {
-    use std::fs::{File, read_dir, read_link};
-    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-    use std::os::unix::fs::MetadataExt;
-
-    use super::*;
-
-    const FILE_DESCRIPTOR: u32 = 1;
-
-    #[allow(unsafe_code, reason = "takes a descriptor that the double made")]
-    fn export(gpu: &Gpu, handle: u64) -> OwnedFd {
-        let mut number = -1;
-        let code = gpu.raw.cuMemExportToShareableHandle(&mut number, handle, FILE_DESCRIPTOR, 0);
-        assert_eq!(code, OK);
-        // SAFETY: the call gave it to this process, which has it nowhere else.
-        unsafe { OwnedFd::from_raw_fd(number) }
-    }
-
-    /// Returns how many descriptors of exported memory this process has.
-    fn descriptors() -> usize {
-        let all = read_dir("/proc/self/fd").expect("a folder").map_while(Result::ok);
-        let targets = all.filter_map(|one| read_link(one.path()).ok());
-        targets.filter(|to| to.to_string_lossy().contains("double-memory")).count()
-    }
-
-    #[test]
-    fn what_is_exported_and_let_go_takes_neither_descriptors_nor_memory() {
-        let gpu = Gpu::new("total=64GiB");
-        let make = || get(|it| gpu.raw.cuMemCreate(it, PAGE, &Properties::exportable(), 0));
-        let kept = make();
-        let file = File::from(export(&gpu, kept));
-        let now = || (descriptors(), file.metadata().expect("a file").blocks());
-        let before = now();
-        let mut handles = Vec::new();
-        for _ in 0..500 {
-            let handle = make();
-            let descriptor = export(&gpu, handle);
-            let shared = u64::from(descriptor.as_raw_fd().cast_unsigned());
-            let import =
-                |it: &mut u64| gpu.raw.cuMemImportFromShareableHandle(it, shared, FILE_DESCRIPTOR);
-            handles.extend([handle, get(import)]);
-        }
-        let (count, blocks) = now();
-        assert!(count == before.0 && blocks > before.1, "{count} {blocks} {before:?}");
-        for handle in handles {
-            assert_eq!(gpu.raw.cuMemRelease(handle), OK);
-        }
-        assert_eq!(now(), before);
-        assert_eq!(gpu.raw.cuMemRelease(kept), OK);
-    }
-}
-
 /// Tests with several processes: each is this program again, as an *actor* that does
 /// what it is told on its standard input and answers on its standard output.
 mod processes {

@@ -6,6 +6,7 @@
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
@@ -43,7 +44,7 @@ fn serve(socket: &UnixListener) {
     for client in socket.incoming() {
         match client {
             Ok(client) => {
-                if std::panic::catch_unwind(|| answer(&client)).is_err() {
+                if std::panic::catch_unwind(|| answer(client)).is_err() {
                     obstacles::add_panic();
                 }
             }
@@ -53,14 +54,14 @@ fn serve(socket: &UnixListener) {
     }
 }
 
-fn answer(mut client: &UnixStream) {
+fn answer(mut client: UnixStream) {
     // A socket of ours takes it.
     let _set = client.set_write_timeout(Some(CLIENT_LIMIT));
-    if !is_from_this_user(client) {
+    if !is_from_this_user(&client) {
         return;
     }
     let mut lines = LineReader::default();
-    let line = match lines.read(client, LINE_MOST, Instant::now() + CLIENT_LIMIT) {
+    let line = match lines.read(&client, LINE_MOST, Instant::now() + CLIENT_LIMIT) {
         Ok(line) => line,
         Err(error) if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidData) => {
             lines.into_rest()
@@ -68,11 +69,29 @@ fn answer(mut client: &UnixStream) {
         Err(_) => return,
     };
     let answer = match Request::from_line(&line) {
+        Ok(Request { ask: Ask::Share, .. }) if agent::get().is_some() => return share(client),
         Ok(Request { ask, .. }) => reply(ask),
         Err(unreadable) => Answer::Refused { reason: unreadable.to_string() },
     };
     // A client that stopped reading has no use for it.
     let _sent = client.write_all(answer.to_line().as_bytes());
+}
+
+/// Gives a connection to a thread of its own, which serves it for as long as memory is open by it.
+fn share(client: UnixStream) {
+    let serve = move || {
+        if let Some(agent) = agent::get()
+            && std::panic::catch_unwind(AssertUnwindSafe(|| {
+                agent.exports.serve(&agent.memory, &client)
+            }))
+            .is_err()
+        {
+            obstacles::add_panic();
+        }
+    };
+    if let Err(error) = threads::spawn("lowtide-share", serve) {
+        say!("another process cannot open memory of this one: {error}");
+    }
 }
 
 fn reply(ask: Ask) -> Answer {

@@ -3,6 +3,7 @@
 
 use std::ffi::{CStr, c_char};
 use std::mem::transmute;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 use lowtide_device::{Error, Result};
@@ -11,6 +12,11 @@ use lowtide_types::{Bytes, DeviceId};
 use crate::driver::codes::{NOT_FOUND, SUCCESS};
 use crate::driver::entries::{ENTRIES, row};
 use crate::driver::layouts::{Access, Properties};
+
+/// The size of a mapping: `CU_POINTER_ATTRIBUTE_MAPPING_SIZE`.
+const MAPPING_SIZE: usize = 18;
+/// A way in which processes share memory: `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const BY_DESCRIPTOR: usize = 1;
 
 /// Looks up functions that are called while the gate is closed, so that nobody needs the loader's lock then: a
 /// thread that waits at the gate may have it.
@@ -115,6 +121,53 @@ pub(crate) fn retain(at: u64) -> Result<u64> {
     let mut handle = 0_u64;
     let words = [place(&mut handle), at as usize];
     checked(row::cuMemRetainAllocationHandle, None, words).map(|()| handle)
+}
+
+/// Returns the size of the mapping that begins at an address. Needs a context.
+pub(crate) fn mapping_bytes(at: u64) -> Result<Bytes> {
+    let mut bytes = 0_u64;
+    let words = [place(&mut bytes), MAPPING_SIZE, at as usize];
+    checked(row::cuPointerGetAttribute, None, words).map(|()| Bytes(bytes))
+}
+
+/// Makes a context current in this thread, which is one of ours.
+pub(crate) fn use_context(context: usize) -> Result<()> {
+    checked(row::cuCtxSetCurrent, None, [context])
+}
+
+/// Returns a descriptor by which another process gets memory.
+pub(crate) fn export(handle: u64) -> Result<OwnedFd> {
+    let mut descriptor: i32 = -1;
+    let words = [place(&mut descriptor), handle as usize, BY_DESCRIPTOR, 0];
+    checked(row::cuMemExportToShareableHandle, None, words)?;
+    // SAFETY: the driver has opened it for the caller.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Takes memory of another process by its descriptor.
+pub(crate) fn import(descriptor: &OwnedFd) -> Result<u64> {
+    let (mut handle, descriptor) = (0_u64, descriptor.as_raw_fd().cast_unsigned() as usize);
+    let words = [place(&mut handle), descriptor, BY_DESCRIPTOR];
+    checked(row::cuMemImportFromShareableHandle, None, words).map(|()| handle)
+}
+
+/// Reserves addresses.
+pub(crate) fn reserve(bytes: Bytes) -> Result<u64> {
+    let mut at = 0_u64;
+    let words = [place(&mut at), bytes.as_usize(), 0, 0, 0];
+    checked(row::cuMemAddressReserve, None, words).map(|()| at)
+}
+
+/// Gives addresses back.
+pub(crate) fn free_addresses(at: u64, bytes: Bytes) -> Result<()> {
+    checked(row::cuMemAddressFree, None, [at as usize, bytes.as_usize()])
+}
+
+/// Returns the UUID of a device.
+pub(crate) fn uuid(ordinal: u32) -> Option<[u8; 16]> {
+    let mut uuid = [0; 16];
+    let words = [place(&mut uuid), ordinal as usize];
+    checked(row::cuDeviceGetUuid_v2, None, words).ok().map(|()| uuid)
 }
 
 /// Drops a reference to memory.

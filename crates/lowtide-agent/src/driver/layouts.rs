@@ -27,6 +27,7 @@ pub(crate) struct Location {
 
 const PINNED: u32 = 1;
 const ON_DEVICE: u32 = 1;
+const READ_AND_WRITE: u32 = 3;
 
 impl Properties {
     /// Returns the device of memory that can be made anew and is then the same to the program: pinned, on a
@@ -46,6 +47,15 @@ impl Properties {
 pub(crate) struct Access {
     pub(crate) location: Location,
     flags: u32,
+}
+
+impl Access {
+    /// Lets a device read and write.
+    pub(crate) fn all(device: DeviceId) -> Access {
+        let DeviceId::Cuda(ordinal) = device else { unreachable!("the agent has CUDA devices") };
+        let location = Location { kind: ON_DEVICE, id: ordinal.cast_signed() };
+        Access { location, flags: READ_AND_WRITE }
+    }
 }
 
 /// The shape of an array of one or two dimensions: `CUDA_ARRAY_DESCRIPTOR`.
@@ -110,4 +120,4 @@ pub(crate) struct ArrayMapping {
 /// A structure that the driver takes by value: the handle of memory or of an event of another process.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct IpcHandle([u64; 8]);
+pub(crate) struct IpcHandle(pub(crate) [u8; 64]);

@@ -86,7 +86,12 @@ fn captured(began: bool, code: i32) -> i32 {
     if (!began || code == SUCCESS)
         && let Some(agent) = agent::get()
     {
-        caught(|| agent.memory.capture_changed(began));
+        caught(|| {
+            agent.memory.capture_changed(began);
+            if !agent.memory.is_capturing() {
+                agent.imports.captures_ended();
+            }
+        });
     }
     code
 }

@@ -1,4 +1,4 @@
-//! Virtual memory that the program makes itself, and memory that it shares. The agent has numbers of its own for the
+//! Virtual memory that the program makes itself. The agent has numbers of its own for the
 //! program's handles, so every function that takes a handle is here.
 #![allow(unsafe_code, reason = "stands in for the driver's functions")]
 #![allow(non_snake_case, reason = "the driver's names")]
@@ -38,7 +38,13 @@ hooks! {
         let ours = agent::get().and_then(|agent| caught(|| agent.virtual_memory.release(handle)));
         match ours.flatten() {
             Some(code) => code,
-            None => unmanaged::give_back(Key::Handle(handle), || real(handle)),
+            None => {
+                let code = unmanaged::give_back(Key::Handle(handle), || real(handle));
+                if let (SUCCESS, Some(agent)) = (code, agent::get()) {
+                    caught(|| agent.virtual_memory.let_go(handle));
+                }
+                code
+            }
         }
     };
     touch cuMemMap(at: u64, bytes: usize, offset: usize, handle: u64, flags: u64) |real| {

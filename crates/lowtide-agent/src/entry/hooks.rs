@@ -84,9 +84,10 @@ pub(super) fn is_out_of_memory(error: &lowtide_pool::Error) -> bool {
     has_no_place || error.is_out_of_memory()
 }
 
-/// Returns the allocation of ours that an address is in.
+/// Returns the allocation of ours that an address is in, of this process or of another.
 pub(super) fn around(at: u64) -> Option<Allocation> {
-    agent::get()?.memory.around(at)
+    let agent = agent::get()?;
+    agent.memory.around(at).or_else(|| agent.imports.around(at))
 }
 
 /// Notes memory that stays on the device, if the driver gave some at `key`. Returns the driver's code.

@@ -20,6 +20,7 @@ use super::contexts::*;
 use super::handles::*;
 use super::hooks::{caught, hooks};
 use super::pointers::*;
+use super::sharing::*;
 use super::trampolines::*;
 use super::unknown;
 use crate::driver::codes::SUCCESS;

@@ -6,5 +6,6 @@ mod handles;
 mod hooks;
 mod lookup;
 mod pointers;
+mod sharing;
 mod trampolines;
 mod unknown;

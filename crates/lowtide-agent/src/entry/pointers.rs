@@ -121,6 +121,10 @@ fn known_to_driver(at: u64, call: impl FnOnce() -> i32) -> i32 {
     if is_away { awake(call) } else { call() }
 }
 
+fn is_own(at: u64) -> bool {
+    agent::get().is_some_and(|agent| agent.memory.around(at).is_some())
+}
+
 fn is_virtual(at: u64) -> bool {
     agent::get().is_some_and(|agent| agent.virtual_memory.is_mapped(at))
 }
@@ -158,7 +162,7 @@ unsafe fn list(count: u32, kinds: *const i32, places: *mut *mut c_void) -> Vec<(
 
 /// Writes an attribute of the memory at an address, with the driver's answers for plain memory and in its
 /// widths, as an H200 gave them; false for the others, which the driver knows while the process is awake.
-/// Memory of ours cannot be shared the legacy way, and says so.
+/// Only memory of this process can be shared the legacy way.
 ///
 /// # Safety
 /// `place` has room for the attribute.
@@ -185,7 +189,8 @@ unsafe fn write_attribute(found: &Allocation, attribute: i32, at: u64, place: *m
         RANGE_START => word(found.at),
         RANGE_BYTES => word(found.bytes),
         SYNC_MEMOPS | MAPPED => number(1),
-        IS_MANAGED | IS_LEGACY_IPC_CAPABLE => number(0),
+        IS_MANAGED => number(0),
+        IS_LEGACY_IPC_CAPABLE => number(i32::from(is_own(at))),
         ACCESS_FLAGS => number(READ_AND_WRITE),
         ALLOWED_HANDLE_TYPES | POOL_HANDLE => word(0),
         _ => false,

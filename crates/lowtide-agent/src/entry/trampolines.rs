@@ -9,7 +9,6 @@ use std::ffi::c_void;
 
 use crate::driver::codes::{INVALID_VALUE, NOT_FOUND, SUCCESS};
 use crate::driver::entries::ENTRIES;
-use crate::driver::layouts::IpcHandle;
 use crate::sleep::agent;
 use crate::{gate, obstacles};
 
@@ -28,7 +27,7 @@ macro_rules! trampoline {
     (answered $($rest:tt)*) => {
         trampoline!(@write $($rest)* Ok::<(), i32>(()));
     };
-    (@write $name:ident $row:literal ($($argument:ident: $kind:ty,)*) { $($before:tt)* } $enter:expr) => {
+    (@write $name:ident $row:literal ($($argument:ident: $kind:ty,)*) { $($before:tt)* } [$($obstacle:literal)?] $enter:expr) => {
         #[unsafe(no_mangle)]
         pub(super) unsafe extern "C" fn $name($($argument: $kind),*) -> i32 {
             type Real = unsafe extern "C" fn($($kind),*) -> i32;
@@ -42,7 +41,9 @@ macro_rules! trampoline {
                     // SAFETY: the driver's function of this name has this type.
                     let function = unsafe { std::mem::transmute::<*mut c_void, Real>(real) };
                     // SAFETY: called as our caller called it.
-                    unsafe { function($($argument),*) }
+                    let code = unsafe { function($($argument),*) };
+                    $(if code == SUCCESS { obstacles::add($obstacle); })?
+                    code
                 }
                 Err(code) => code,
             }

@@ -13,6 +13,7 @@ use lowtide_device::{Address, Device};
 use lowtide_types::{Bytes, DeviceId};
 
 use crate::gate;
+use crate::memory::chunks::RetainedChunk;
 use crate::memory::context::{ProgramContext, TAG};
 use crate::memory::live_contexts;
 use crate::say::say;
@@ -69,10 +70,8 @@ impl Memory {
         // Where there is no multiple, the pool says that it is too large.
         let whole = Bytes(bytes.checked_next_multiple_of(LEAST.0).unwrap_or(bytes));
         let at = context.allocate(&context.pool, TAG, whole)?.0;
-        let mut tables = lock(&self.tables);
-        tables.last_id += 1;
-        let id = tables.last_id;
-        tables.allocations.insert(at, Allocation { at, bytes, id, context });
+        let id = self.new_id();
+        lock(&self.tables).allocations.insert(at, Allocation { at, bytes, id, context });
         Ok(at)
     }
 
@@ -116,6 +115,32 @@ impl Memory {
         let tables = lock(&self.tables);
         let (_, found) = tables.allocations.range(..=at).next_back()?;
         (at - found.at < found.bytes).then(|| found.clone())
+    }
+
+    /// Returns the allocation of a number.
+    pub(crate) fn by_id(&self, id: u64) -> Option<Allocation> {
+        lock(&self.tables).allocations.values().find(|one| one.id == id).cloned()
+    }
+
+    /// Returns a number that no allocation of the process has or had.
+    pub(crate) fn new_id(&self) -> u64 {
+        let mut tables = lock(&self.tables);
+        tables.last_id += 1;
+        tables.last_id
+    }
+
+    /// Takes a reference to each chunk of an allocation, and returns them with its size; `None` if it is not there.
+    /// The caller is inside the gate.
+    pub(crate) fn retain_chunks(
+        &self,
+        id: u64,
+    ) -> Option<lowtide_device::Result<(Bytes, Vec<RetainedChunk>)>> {
+        let found = self.by_id(id)?;
+        // An allocation goes from the table before its memory does.
+        let _unchanged = found.context.changing();
+        self.by_id(id)?;
+        let chunks = RetainedChunk::all(found.context.handle, found.at, found.bytes);
+        Some(chunks.map(|chunks| (Bytes(found.bytes), chunks)))
     }
 
     /// Frees the allocations of a context that is about to be destroyed.
@@ -178,7 +203,11 @@ impl Memory {
         }
     }
 
-    fn context(
+    /// Returns a context in which the program allocates, or opens memory.
+    ///
+    /// # Errors
+    /// Those of the pool.
+    pub(crate) fn context(
         &self,
         driver: &Arc<Driver>,
         handle: usize,

@@ -181,7 +181,8 @@ impl ProgramContext {
         std::iter::once(self.pool.clone()).chain(of_virtual).collect()
     }
 
-    fn changing(&self) -> MutexGuard<'_, ()> {
+    /// Keeps allocations from being made and freed.
+    pub(super) fn changing(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

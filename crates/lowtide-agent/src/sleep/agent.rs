@@ -15,6 +15,8 @@ use crate::memory::context::ProgramContext;
 use crate::memory::virtual_memory::VirtualMemory;
 use crate::memory::{live_contexts, unmanaged};
 use crate::say::say;
+use crate::sharing::exports::Exports;
+use crate::sharing::imports::Imports;
 use crate::sleep::suspension::Suspension;
 use crate::sleep::torch_cache;
 use crate::{gate, obstacles, settings};
@@ -29,6 +31,8 @@ pub(crate) struct Agent {
     pub(crate) driver: Arc<Driver>,
     pub(crate) memory: Memory,
     pub(crate) virtual_memory: VirtualMemory,
+    pub(crate) exports: Exports,
+    pub(crate) imports: Imports,
     pub(crate) suspension: Suspension,
     /// The policy by which the process falls asleep by itself.
     pub(crate) idle: Option<Idle>,
@@ -47,6 +51,8 @@ pub(crate) fn create(driver: Arc<Driver>) -> &'static Agent {
         driver,
         memory: Memory::default(),
         virtual_memory: VirtualMemory::default(),
+        exports: Exports::default(),
+        imports: Imports::default(),
         suspension: Suspension::new(),
         idle: settings::idle_policy(),
         wake_timeout: settings::wake_timeout(),
@@ -63,12 +69,14 @@ impl Agent {
             Ask::Suspend => self.suspend(),
             Ask::Resume => self.suspension.resume(),
             Ask::Release { to } => self.release(to),
+            Ask::Share => Err("it needs a connection of its own".to_owned()),
         };
         done.unwrap_or_else(|reason| Answer::Refused { reason })
     }
 
     /// Frees everything of a context that is about to be destroyed.
     pub(crate) fn leave_context(&self, context: usize) {
+        self.imports.leave(context);
         self.memory.free_all(context);
         self.virtual_memory.leave(context);
         self.memory.forget(context);
@@ -95,12 +103,34 @@ impl Agent {
         Ok(Answer::Released { receipts })
     }
 
+    /// Returns why the process cannot sleep; empty if it can.
+    fn obstacles(&self) -> Vec<String> {
+        let mut names = obstacles::names();
+        names.extend(self.exports.obstacles(&self.memory));
+        if self.virtual_memory.has_exported() {
+            names.push("memory given to other processes (cuMemExportToShareableHandle)".to_owned());
+        }
+        names
+    }
+
+    /// Returns why the process cannot be suspended, though it can sleep: the driver does not bring such a process
+    /// back.
+    fn obstacles_to_suspend(&self) -> Vec<String> {
+        let mut names = obstacles::to_suspend();
+        names.extend(self.imports.all().into_iter().map(|one| format!("{} is open", one.what)));
+        if self.virtual_memory.has_imported() {
+            let name = "memory of another process is open (cuMemImportFromShareableHandle)";
+            names.push(name.to_owned());
+        }
+        names
+    }
+
     /// Closes the gate and moves memory off the devices, all of it or until the target is met.
     ///
     /// # Errors
     /// The reason why nothing was tried.
     fn fall_asleep(&self, name: &str, to: Option<Target>) -> Result<Vec<Receipt>, String> {
-        let obstacles = obstacles::names();
+        let obstacles = self.obstacles();
         if !obstacles.is_empty() {
             return Err(format!("the process cannot sleep: {}", obstacles.join(", ")));
         }
@@ -232,6 +262,12 @@ impl Agent {
             Answer::Asleep => Vec::new(),
             answer => return Ok(answer),
         };
+        // The gate is closed: nothing more is opened.
+        let obstacles = self.obstacles_to_suspend();
+        if !obstacles.is_empty() {
+            let why = obstacles.join(", ");
+            return Err(format!("the process cannot be suspended, and stays asleep: {why}"));
+        }
         self.suspension.remember(self.status(), &self.memory.contexts());
         if !gate::suspend(CLOSING_LIMIT) {
             return Err("busy: a driver call is under way; the process stays asleep".to_owned());
@@ -286,8 +322,8 @@ impl Agent {
             touches: gate::touches(),
             contexts: contexts.iter().map(of).collect(),
             ledgers,
-            staying: unmanaged::all(),
-            obstacles: obstacles::names(),
+            staying: unmanaged::all().into_iter().chain(self.imports.all()).collect(),
+            obstacles: self.obstacles(),
         }
     }
 }

@@ -45,6 +45,7 @@ DECLARE(cuMemAllocAsync) DECLARE(cuMemFreeAsync) DECLARE(cuPointerSetAttribute) 
 DECLARE(cuPointerGetAttributes) DECLARE(cuMemAddressReserve) DECLARE(cuMemAddressFree) DECLARE(cuMemMap) DECLARE(cuMemUnmap)
 DECLARE(cuMemSetAccess) DECLARE(cuMemGetAccess) DECLARE(cuMemRetainAllocationHandle) DECLARE(cuMemGetAllocationPropertiesFromHandle)
 DECLARE(cuMemExportToShareableHandle) DECLARE(cuCtxSynchronize) DECLARE(cuCtxDestroy_v2)
+DECLARE(cuIpcGetMemHandle) DECLARE(cuIpcOpenMemHandle_v2) DECLARE(cuIpcCloseMemHandle)
 #define FIND(name) ((function)name)
 #else
 static function find(const char *name) {
@@ -287,6 +288,29 @@ int main(int count, char **arguments) {
         if (!strcmp(word, "export")) {
             uint64_t shared = 0;
             code = CALL(cuMemExportToShareableHandle, &shared, handles[a], 1, (uint64_t)0);
+        }
+        // Memory of other processes: `handle BLOCK OFFSET`, `open BLOCK BYTES FLAGS HANDLE`, `close BLOCK OFFSET`.
+        struct { unsigned char bytes[64]; } shared;
+        if (!strcmp(word, "handle")) {
+            code = CALL(cuIpcGetMemHandle, &shared, at[a] + b);
+            for (int i = 0; code == 0 && i < 64; i++) printf(i < 63 ? "%02x" : "%02x\n", shared.bytes[i]);
+            if (code == 0) continue;
+        }
+        if (!strcmp(word, "open")) {
+            char text[129] = "";
+            sscanf(line, "%*s %*s %*s %*s %128s", text);
+            for (int i = 0; i < 64; i++) sscanf(text + 2 * i, "%2hhx", &shared.bytes[i]);
+            uint64_t found = 0;
+            code = CALL(cuIpcOpenMemHandle_v2, &found, shared, (int)c);
+            if (code == 0) { at[a] = found; bytes[a] = b; }
+        }
+        if (!strcmp(word, "close")) code = CALL(cuIpcCloseMemHandle, at[a] + b);
+        if (!strcmp(word, "seed")) { seeds[a] = b; code = 0; }
+        if (!strcmp(word, "leave-child")) {  // One that lives on for a while.
+            pid_t child = fork();
+            if (child == 0) { close(0); close(1); sleep(600); _exit(0); }
+            printf("%d\n", child);
+            continue;
         }
         if (!strcmp(word, "free")) code = CALL(cuMemFree_v2, at[a]);
         if (!strcmp(word, "write")) code = write_block(a, b);

@@ -12,6 +12,7 @@ mod obstacles;
 mod program;
 mod python;
 mod room;
+mod sharing;
 mod side_by_side;
 mod suspend;
 mod virtual_memory;

@@ -137,11 +137,15 @@ fn memory_keeps_the_properties_that_it_was_made_with() {
     assert!(program.number("info") - bare <= 4 * MIB);
     program.does("check 0; check 1");
     assert_eq!(program.text("properties 0"), "1 1 1 0 0");
-    // Somebody else may use it from now on, so the process stays awake.
+    // Somebody else may use it from now on, so the process stays awake until the memory is gone.
+    assert_eq!(program.text("export 1"), "error 1");
+    slept(&program);
     program.does("export 0");
     let Answer::Refused { reason } = sleep(&program) else { panic!() };
     assert!(reason.contains("cuMemExportToShareableHandle"), "{reason}");
-    program.does("check 0");
+    program.does("check 0; unmap 0; uncreate 0");
+    slept(&program);
+    program.does("check 1");
 }
 
 #[test]

@@ -4,8 +4,8 @@
 use std::ffi::{CStr, c_char, c_int};
 
 use cudarc::driver::sys::{
-    CUdevice, CUdevice_attribute, CUmemAllocationGranularity_flags, CUmemAllocationProp,
-    CUmemAllocationType, CUmemLocation, CUmemLocationType, CUuuid,
+    CUdevice, CUdevice_attribute, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
+    CUmemAllocationProp, CUmemAllocationType, CUmemLocation, CUmemLocationType, CUuuid,
 };
 
 use lowtide_types::printable_bytes;
@@ -26,6 +26,8 @@ pub(crate) struct Card {
     pub(crate) virtual_memory: bool,
     /// Set where kernels use registered host memory under the addresses of the host.
     pub(super) same_addresses: bool,
+    /// Set where a file descriptor gives another process a chunk.
+    pub(super) shares: bool,
 }
 
 impl Driver {
@@ -76,12 +78,15 @@ impl Driver {
             same_addresses: attribute(
                 Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
             )? != 0,
+            shares: attribute(
+                Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+            )? != 0,
         })
     }
 
     fn granularity(&self, id: DeviceId, device: CUdevice) -> Result<Bytes> {
         let mut granularity = 0;
-        let properties = chunk_properties(device);
+        let properties = chunk_properties(device, false);
         let which = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         let (to, of) = (&raw mut granularity, &raw const properties);
         // SAFETY: writes one size, reads one struct; both are locals.
@@ -90,12 +95,17 @@ impl Driver {
     }
 }
 
-/// Returns the properties of every chunk: pinned memory of the device.
-pub(super) fn chunk_properties(device: CUdevice) -> CUmemAllocationProp {
+/// Returns the properties of every chunk: pinned memory of the device, which other processes may be given if the device
+/// shares. That costs nothing (docs/figures.md).
+pub(super) fn chunk_properties(device: CUdevice, shares: bool) -> CUmemAllocationProp {
     // SAFETY: a C struct of integers and a pointer, for which zero is a value.
     let mut properties: CUmemAllocationProp = unsafe { std::mem::zeroed() };
     properties.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = location(device);
+    if shares {
+        properties.requestedHandleTypes =
+            CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    }
     properties
 }
 

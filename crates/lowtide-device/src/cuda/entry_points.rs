@@ -296,7 +296,7 @@ entry_points! {
             size: usize,
             flags: u64,
         );
-        "12.1" Quiet cuMulticastUnbind(
+        "12.1" Touch cuMulticastUnbind(
             handle: CUmemGenericAllocationHandle,
             device: CUdevice,
             offset: usize,

@@ -119,7 +119,8 @@ unsafe impl Backend for CudaBackend {
 
     fn create(&self, size: Bytes) -> Result<Handle> {
         let (mut handle, bytes) = (0, size.as_usize());
-        let properties = card::chunk_properties(self.session.card.device);
+        let card = &self.session.card;
+        let properties = card::chunk_properties(card.device, card.shares);
         let of = &raw const properties;
         // SAFETY: writes one handle, reads one struct; both are locals.
         let created = unsafe { call!(self.session, cuMemCreate(&raw mut handle, bytes, of, 0)) };

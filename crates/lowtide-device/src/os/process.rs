@@ -86,7 +86,7 @@ impl fmt::Debug for Generation {
 ///
 /// # Errors
 /// Those of reading `/proc`.
-pub(crate) fn start_ticks(process: &str) -> io::Result<u64> {
+pub fn start_ticks(process: &str) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
     // The name of the program is in parentheses and may contain anything.
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace());

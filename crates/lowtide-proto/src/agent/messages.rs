@@ -45,6 +45,8 @@ pub enum Ask {
         #[serde(rename = "to_bytes", default, skip_serializing_if = "Option::is_none")]
         to: Option<Bytes>,
     },
+    /// Keeps the connection for an agent that opens memory of the process. Not for people.
+    Share,
 }
 
 /// An agent's answer.

@@ -3,3 +3,4 @@
 pub(crate) mod client;
 pub(crate) mod messages;
 pub(crate) mod obstacle;
+pub(crate) mod sharing;

@@ -68,7 +68,8 @@ entry! {
             16 => 4,  // multiprocessors
             75 => 9,  // compute capability 9.0
             76 => 0,
-            91 | 102 => 1, // registered host memory has the same addresses; virtual memory
+            // registered host memory has the same addresses; virtual memory; shared by descriptors
+            91 | 102 | 103 => 1,
             _ => return Err(INVALID_VALUE),
         })
     }

@@ -1,6 +1,6 @@
 //! Plain memory between processes by legacy handles: 64 bytes that name memory and keep none of it.
 //!
-//! The codes are the H200's.
+//! The codes are the H200's. No GPU was asked whether a close waits for work; here it does not.
 
 use super::code::{INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY};
 use super::entry::entry;

@@ -27,10 +27,9 @@
 //! * `vmm`: a mapping is a whole handle at offset 0; an unmap or a set-access cuts no
 //!   mapping; access is set anew after each map; a reservation is freed whole and
 //!   empty; memory is freed when neither mapping nor unreleased handle is left.
-//! * `ipc` and `sharing`: memory is shared by descriptors and by legacy handles; it counts
-//!   once, until the last process that holds it lets it go or dies.
-//! * `plain`: `cuMemFree` refuses virtual memory; host ranges do not overlap, and a copy
-//!   does not cross the boundary of one; freeing and unregistering wait for work.
+//! * `plain`: `cuMemFree` and `cuIpcGetMemHandle` refuse virtual memory; host ranges
+//!   do not overlap, and a copy does not cross the boundary of one; freeing and
+//!   unregistering wait for work.
 //! * `copy` and `run`: ranges are checked at the call (1) and when the work runs (719; kernels
 //!   700), after which the process has lost its contexts and gets no other.
 //! * `stream` and `queue`: order, lateness, recycled handles. `cuMemUnmap` waits for
@@ -50,7 +49,7 @@
 //! | `machine`, `faults`, `objects`, `sharing`, `tables`, `current` | what processes share, and the tables of one |
 //! | `capture_rules`, `gate`, `run`, `queue` | rules for every call, and work that runs late |
 //! | `entry` | how an exported name is entered |
-//! | `device`, `context`, `vmm`, `plain`, `ipc`, `copy`, `stream`, `kernel`, `capture`, `checkpoint`, `procedures`, `nvml` | the entries |
+//! | `device`, `context`, `vmm`, `plain`, `copy`, `stream`, `kernel`, `capture`, `checkpoint`, `procedures`, `nvml` | the entries |
 //! | `control`, `loaded` | the double's own entries, and a test's side of them |
 //!
 //! # Where it is stricter than the driver
@@ -67,12 +66,7 @@
 //! * Plain allocations end where the caller said, not at the driver's rounding.
 //! * The per-thread default stream is refused, and so are events and pageable memory in
 //!   a capture. A handle that is none is an answer (400), where the driver may crash.
-//! * Closing a legacy handle waits for no work. No GPU was asked.
-//! * A process that has opened a legacy handle is lost by its restore, as one is that holds an
-//!   imported handle. Only the latter was asked of a GPU.
 //! * A restore without room fails at once and leaves the process `FAILED`.
-//!
-//! It is laxer in one: memory of which only a descriptor is left does not count as in use.
 
 mod capture;
 mod capture_rules;

@@ -33,6 +33,10 @@ pub(super) struct Tables {
     pub(super) handles: BTreeMap<u64, ProgramHandle>,
     /// By the first address.
     pub(super) mappings: BTreeMap<u64, ProgramMapping>,
+    /// Memory of other processes, by the driver's handle: the references less the releases.
+    imported: BTreeMap<u64, u32>,
+    /// Mappings of such memory: the end, by the first address.
+    imported_mappings: BTreeMap<u64, u64>,
     last: u64,
 }
 
@@ -43,6 +47,8 @@ pub(super) struct ProgramHandle {
     /// The creation and each retain, less the releases.
     references: u32,
     mappings: u32,
+    /// Set where the program has given it to others, who may have it for as long as it lives.
+    is_exported: bool,
     backing: Backing,
 }
 
@@ -101,7 +107,8 @@ impl VirtualMemory {
         tables.last += 1;
         let number = OURS << OURS_SHIFT | tables.last;
         let backing = Backing::Block(block);
-        let made = ProgramHandle { bytes, properties, references: 1, mappings: 0, backing };
+        let (references, mappings, is_exported) = (1, 0, false);
+        let made = ProgramHandle { bytes, properties, references, mappings, is_exported, backing };
         tables.handles.insert(number, made);
         Ok(Some(number))
     }
@@ -128,10 +135,14 @@ impl VirtualMemory {
         number: u64,
         call: impl FnOnce(u64) -> i32,
     ) -> i32 {
-        if !is_ours(number) {
-            return call(number);
-        }
         let mut tables = self.tables();
+        if !is_ours(number) {
+            let code = call(number);
+            if code == SUCCESS && tables.imported.contains_key(&number) {
+                tables.imported_mappings.insert(at, at + bytes.0);
+            }
+            return code;
+        }
         let Some(real) = tables.handles.get(&number).and_then(ProgramHandle::real) else {
             return INVALID_VALUE;
         };
@@ -177,6 +188,7 @@ impl VirtualMemory {
         if code != SUCCESS {
             return code;
         }
+        tables.imported_mappings.retain(|at, end| *end <= range.start || *at >= range.end);
         let mut gone = Vec::new();
         for at in touched {
             gone.extend(tables.remove_mapping(at));
@@ -216,6 +228,39 @@ impl VirtualMemory {
         drop(tables);
         gone.into_iter().for_each(ProgramHandle::give_back);
         Some(SUCCESS)
+    }
+
+    /// Notes that the program has given a handle to others.
+    pub(crate) fn exported(&self, number: u64) {
+        self.tables().handles.entry(number).and_modify(|handle| handle.is_exported = true);
+    }
+
+    /// Notes that the program got a handle of another process's memory.
+    pub(crate) fn imported(&self, handle: u64) {
+        *self.tables().imported.entry(handle).or_default() += 1;
+    }
+
+    /// Notes that the program released a handle of the driver.
+    pub(crate) fn let_go(&self, handle: u64) {
+        let mut tables = self.tables();
+        let references = tables.imported.get_mut(&handle).map(|count| {
+            *count -= 1;
+            *count
+        });
+        if references == Some(0) {
+            tables.imported.remove(&handle);
+        }
+    }
+
+    /// Returns whether the program has given memory to others that it has not freed.
+    pub(crate) fn has_exported(&self) -> bool {
+        self.tables().handles.values().any(|handle| handle.is_exported)
+    }
+
+    /// Returns whether the program has memory of another process.
+    pub(crate) fn has_imported(&self) -> bool {
+        let tables = self.tables();
+        !tables.imported.is_empty() || !tables.imported_mappings.is_empty()
     }
 
     /// Returns whether the program has mapped memory here that sleeps: the driver knows nothing of it.

@@ -1,0 +1,287 @@
+//! Memory of other processes that this one has open.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::mem::{self, ManuallyDrop};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use lowtide_device::Error;
+use lowtide_proto::{ShareAnswer, ShareAsk, Staying};
+use lowtide_types::Bytes;
+
+use super::handle::{MemoryHandle, ProcessName};
+use super::link::{Link, spare_files};
+use crate::driver::calls;
+use crate::driver::codes::{INVALID_HANDLE, INVALID_VALUE, SUCCESS, UNKNOWN};
+use crate::driver::layouts::Access;
+use crate::memory::allocations::Allocation;
+use crate::memory::context::ProgramContext;
+use crate::say::say;
+
+/// The time that an answer may take beyond the wake of the process that has the memory.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// Memory of other processes that this one has open.
+#[derive(Default)]
+pub(crate) struct Imports {
+    /// By the first address.
+    table: Mutex<BTreeMap<u64, Import>>,
+    /// Closed in a capture, whose end they wait for: waiting for the device would end it.
+    deferred: Mutex<Vec<Import>>,
+    /// Held while memory is opened or closed, which waits for another process.
+    links: Mutex<BTreeMap<ProcessName, Arc<Link>>>,
+}
+
+/// Memory of another process.
+struct Import {
+    handle: MemoryHandle,
+    /// What the program sees of it.
+    seen: Allocation,
+    /// The whole chunks.
+    mapped: Bytes,
+    opens: u32,
+    link: Arc<Link>,
+}
+
+impl Imports {
+    /// Opens memory of another process in a context, and returns its address.
+    ///
+    /// # Errors
+    /// The driver's code for the caller.
+    pub(crate) fn open(
+        &self,
+        handle: &MemoryHandle,
+        context: &Arc<ProgramContext>,
+        id: u64,
+        limit: Duration,
+    ) -> Result<u64, i32> {
+        let mut links = self.links();
+        if let Some(opened) = self.open_again(handle, context.handle) {
+            return opened;
+        }
+        let (process, deadline) = (handle.process, Instant::now() + limit + ANSWER_LIMIT);
+        links.retain(|_, link| !link.is_broken());
+        let known = links.get(&process).cloned();
+        let link = known.map_or_else(|| Link::connect(process, deadline).map(Arc::new), Ok);
+        let made = link.map_err(Refusal::Unreachable).and_then(|link| {
+            links.insert(process, Arc::clone(&link));
+            let made = receive(&link, handle, context, deadline);
+            if made.is_err() {
+                // It may have gone, or never have opened anything.
+                let _told = link.tell(&ShareAsk::Close { allocation: handle.allocation });
+            }
+            made.map(|(bytes, range)| (link, bytes, range))
+        });
+        let (link, bytes, range) = made.map_err(|refusal| refusal.code(process))?;
+        let (at, mapped) = range.keep();
+        let seen = Allocation { at, bytes: bytes.0, id, context: Arc::clone(context) };
+        let import = Import { handle: *handle, seen, mapped, opens: 1, link };
+        self.table().insert(at, import);
+        Ok(at)
+    }
+
+    /// Opens once more what is open; `None` if it is not.
+    fn open_again(&self, handle: &MemoryHandle, context: usize) -> Option<Result<u64, i32>> {
+        let mut table = self.table();
+        let known = table.values_mut().find(|import| import.handle == *handle)?;
+        if known.seen.context.handle != context {
+            return Some(Err(INVALID_HANDLE));
+        }
+        known.opens += 1;
+        Some(Ok(known.seen.at))
+    }
+
+    /// Closes memory that begins at an address, in whatever context it is open: at once, or at the end of the captures
+    /// that are open. Returns `None` if none begins here.
+    pub(crate) fn close(&self, at: u64, is_capturing: bool) -> Option<i32> {
+        let _links = self.links();
+        let mut table = self.table();
+        let import = table.get_mut(&at)?;
+        import.opens -= 1;
+        if import.opens > 0 {
+            return Some(SUCCESS);
+        }
+        let gone = table.remove(&at)?;
+        drop(table);
+        if is_capturing {
+            lock(&self.deferred).push(gone)
+        } else {
+            gone.close()
+        }
+        Some(SUCCESS)
+    }
+
+    /// Closes what was closed in a capture.
+    pub(crate) fn captures_ended(&self) {
+        let deferred = mem::take(&mut *lock(&self.deferred));
+        if !deferred.is_empty() {
+            let _links = self.links();
+            deferred.into_iter().for_each(Import::close);
+        }
+    }
+
+    /// Closes all that is open in a context that is about to be destroyed.
+    pub(crate) fn leave(&self, context: usize) {
+        let _links = self.links();
+        let mut table = self.table();
+        let is_of = |_: &u64, import: &mut Import| import.seen.context.handle == context;
+        let gone: Vec<(u64, Import)> = table.extract_if(.., is_of).collect();
+        drop(table);
+        gone.into_iter().for_each(|(_, import)| import.close());
+    }
+
+    /// Returns the memory of another process that an address is in.
+    pub(crate) fn around(&self, at: u64) -> Option<Allocation> {
+        let table = self.table();
+        let (_, import) = table.range(..=at).next_back()?;
+        (at - import.seen.at < import.seen.bytes).then(|| import.seen.clone())
+    }
+
+    /// Returns what is open, by the process that has it.
+    pub(crate) fn all(&self) -> Vec<Staying> {
+        let mut sums = BTreeMap::<ProcessName, (u64, Bytes)>::new();
+        for import in self.table().values() {
+            let (count, bytes) = sums.entry(import.handle.process).or_default();
+            *count += 1;
+            *bytes += import.mapped;
+        }
+        let of = |(process, (count, bytes)): (ProcessName, (u64, Bytes))| Staying {
+            what: format!("memory of process {} (cuIpcOpenMemHandle)", process.pid),
+            count,
+            bytes,
+        };
+        sums.into_iter().map(of).collect()
+    }
+
+    fn table(&self) -> MutexGuard<'_, BTreeMap<u64, Import>> {
+        lock(&self.table)
+    }
+
+    fn links(&self) -> MutexGuard<'_, BTreeMap<ProcessName, Arc<Link>>> {
+        lock(&self.links)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Import {
+    /// Waits for work that may use the memory, unmaps it, and tells the process that has it.
+    fn close(self) {
+        // Where the context is lost, nothing uses it any more.
+        let _idle = self.seen.context.device.synchronize();
+        drop(Range { at: self.seen.at, mapped: self.mapped, whole: self.mapped });
+        // Where the process is gone, there is nobody to tell.
+        let _told = self.link.tell(&ShareAsk::Close { allocation: self.handle.allocation });
+    }
+}
+
+/// The reason why memory of another process is not open.
+enum Refusal {
+    /// Its agent does not answer.
+    Unreachable(io::Error),
+    /// Its agent says why, with the driver's code for the caller.
+    Refused(i32, String),
+    /// The driver of this process.
+    Driver(Error),
+}
+
+impl Refusal {
+    /// Says the reason, and returns the driver's code for the caller. A process that is gone is the program's affair.
+    fn code(self, process: ProcessName) -> i32 {
+        let (code, reason) = match self {
+            Refusal::Unreachable(_) if !process.is_alive() => return INVALID_HANDLE,
+            Refusal::Unreachable(error) => (INVALID_HANDLE, error.to_string()),
+            Refusal::Refused(INVALID_VALUE, _) => return INVALID_VALUE,
+            Refusal::Refused(code, reason) => (code, reason),
+            Refusal::Driver(error) => {
+                let Error::Driver { code, .. } = error else { return UNKNOWN };
+                (code, error.to_string())
+            }
+        };
+        say!("memory of process {} cannot be opened: {reason}", process.pid);
+        code
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        Refusal::Driver(error)
+    }
+}
+
+/// Receives the chunks of an allocation and maps them one behind the other. Returns the size that the other program
+/// asked for.
+fn receive(
+    link: &Link,
+    handle: &MemoryHandle,
+    context: &ProgramContext,
+    deadline: Instant,
+) -> Result<(Bytes, Range), Refusal> {
+    let (token, allocation) = (handle.token, handle.allocation);
+    let mut ask = ShareAsk::Open { token, allocation, most: spare_files() };
+    let mut range: Option<Range> = None;
+    loop {
+        let (answer, descriptors) = link.ask(&ask, deadline).map_err(Refusal::Unreachable)?;
+        let (bytes, chunks, left) = match answer {
+            ShareAnswer::Chunks { bytes, chunks, left } => (bytes, chunks, left),
+            ShareAnswer::Refused { code, reason } => return Err(Refusal::Refused(code, reason)),
+            ShareAnswer::Ready => return Err(Refusal::Refused(UNKNOWN, "no answer".to_owned())),
+        };
+        let mut taken = match range.take() {
+            Some(range) => range,
+            None => Range::reserve(chunks.iter().copied().sum::<Bytes>() + left)?,
+        };
+        for (chunk, descriptor) in chunks.into_iter().zip(descriptors) {
+            taken.map(chunk, &descriptor)?;
+        }
+        if left == Bytes::ZERO {
+            let access = [Access::all(context.device.id())];
+            calls::set_access(taken.at, taken.whole, &access)?;
+            return Ok((bytes, taken));
+        }
+        range = Some(taken);
+        ask = ShareAsk::More { most: spare_files() };
+    }
+}
+
+/// Addresses for memory of another process, and what of them is mapped. They are given back unless they are kept.
+struct Range {
+    at: u64,
+    mapped: Bytes,
+    whole: Bytes,
+}
+
+impl Range {
+    fn reserve(whole: Bytes) -> Result<Range, Error> {
+        Ok(Range { at: calls::reserve(whole)?, mapped: Bytes::ZERO, whole })
+    }
+
+    fn map(&mut self, bytes: Bytes, descriptor: &OwnedFd) -> Result<(), Error> {
+        let handle = calls::import(descriptor)?;
+        let mapped = calls::map(self.at + self.mapped.0, bytes, handle);
+        // The mapping keeps the memory.
+        calls::release(handle)?;
+        mapped?;
+        self.mapped += bytes;
+        Ok(())
+    }
+
+    fn keep(self) -> (u64, Bytes) {
+        let kept = ManuallyDrop::new(self);
+        (kept.at, kept.whole)
+    }
+}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        let unmapped =
+            if self.mapped == Bytes::ZERO { Ok(()) } else { calls::unmap(self.at, self.mapped) };
+        if let Err(error) = unmapped.and_then(|()| calls::free_addresses(self.at, self.whole)) {
+            say!("memory of another process stays mapped: {error}");
+        }
+    }
+}

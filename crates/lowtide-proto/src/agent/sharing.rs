@@ -1,0 +1,69 @@
+//! What the agent of a process that opens memory asks the agent of the process that has it, on a connection that
+//! begins with [`Ask::Share`](super::messages::Ask::Share). The memory stays open until it is closed here or the
+//! connection ends.
+
+use lowtide_types::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// A question on a connection for sharing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShareAsk {
+    /// Opens an allocation.
+    Open {
+        /// The secret of the process that has it.
+        token: [u64; 2],
+        /// Its number there.
+        allocation: u64,
+        /// The most descriptors that the answer may have.
+        most: usize,
+    },
+    /// Asks for the next chunks of the allocation that is being opened.
+    More {
+        /// The most descriptors that the answer may have.
+        most: usize,
+    },
+    /// Closes an allocation. There is no answer.
+    Close {
+        /// Its number.
+        allocation: u64,
+    },
+}
+
+/// An answer on a connection for sharing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShareAnswer {
+    /// The connection is for sharing now; the first line on it.
+    Ready,
+    /// Chunks of an allocation in the order of their addresses, each with a descriptor.
+    Chunks {
+        /// The size that its program asked for.
+        bytes: Bytes,
+        /// The size of each chunk in this answer.
+        chunks: Vec<Bytes>,
+        /// The sum of the chunks that are still to come.
+        left: Bytes,
+    },
+    /// Nothing was opened.
+    Refused {
+        /// The driver's code for the caller.
+        code: i32,
+        /// The reason.
+        reason: String,
+    },
+}
+
+impl ShareAsk {
+    /// Returns the line to send.
+    pub fn to_line(&self) -> String {
+        crate::line::line_of(self)
+    }
+}
+
+impl ShareAnswer {
+    /// Returns the line to send.
+    pub fn to_line(&self) -> String {
+        crate::line::line_of(self)
+    }
+}
