@@ -82,7 +82,7 @@ fn share(client: UnixStream) {
     let serve = move || {
         if let Some(agent) = agent::get()
             && std::panic::catch_unwind(AssertUnwindSafe(|| {
-                agent.exports.serve(&agent.memory, &client)
+                agent.exports.serve(&agent.memory, &client);
             }))
             .is_err()
         {

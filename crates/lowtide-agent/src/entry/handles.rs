@@ -36,16 +36,14 @@ hooks! {
     };
     quiet cuMemRelease(handle: u64) |real| {
         let ours = agent::get().and_then(|agent| caught(|| agent.virtual_memory.release(handle)));
-        match ours.flatten() {
-            Some(code) => code,
-            None => {
-                let code = unmanaged::give_back(Key::Handle(handle), || real(handle));
-                if let (SUCCESS, Some(agent)) = (code, agent::get()) {
-                    caught(|| agent.virtual_memory.let_go(handle));
-                }
-                code
-            }
+        if let Some(code) = ours.flatten() {
+            return code;
         }
+        let code = unmanaged::give_back(Key::Handle(handle), || real(handle));
+        if let (SUCCESS, Some(agent)) = (code, agent::get()) {
+            caught(|| agent.virtual_memory.let_go(handle));
+        }
+        code
     };
     touch cuMemMap(at: u64, bytes: usize, offset: usize, handle: u64, flags: u64) |real| {
         with_virtual_memory(

@@ -106,9 +106,9 @@ impl Imports {
         let gone = table.remove(&at)?;
         drop(table);
         if is_capturing {
-            lock(&self.deferred).push(gone)
+            lock(&self.deferred).push(gone);
         } else {
-            gone.close()
+            gone.close();
         }
         Some(SUCCESS)
     }
@@ -126,10 +126,12 @@ impl Imports {
     pub(crate) fn leave(&self, context: usize) {
         let _links = self.links();
         let mut table = self.table();
-        let is_of = |_: &u64, import: &mut Import| import.seen.context.handle == context;
-        let gone: Vec<(u64, Import)> = table.extract_if(.., is_of).collect();
+        let (gone, others) = mem::take(&mut *table)
+            .into_iter()
+            .partition(|(_, import)| import.seen.context.handle == context);
+        *table = others;
         drop(table);
-        gone.into_iter().for_each(|(_, import)| import.close());
+        BTreeMap::into_values(gone).for_each(Import::close);
     }
 
     /// Returns the memory of another process that an address is in.
