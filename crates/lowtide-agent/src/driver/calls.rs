@@ -13,8 +13,9 @@ use crate::driver::codes::{NOT_FOUND, SUCCESS};
 use crate::driver::entries::{ENTRIES, row};
 use crate::driver::layouts::{Access, Properties};
 
-/// The size of a mapping: `CU_POINTER_ATTRIBUTE_MAPPING_SIZE`.
+/// The size and the first address of a mapping: `CU_POINTER_ATTRIBUTE_MAPPING_SIZE`, `…_MAPPING_BASE_ADDR`.
 const MAPPING_SIZE: usize = 18;
+const MAPPING_BASE: usize = 19;
 /// A way in which processes share memory: `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const BY_DESCRIPTOR: usize = 1;
 
@@ -123,11 +124,13 @@ pub(crate) fn retain(at: u64) -> Result<u64> {
     checked(row::cuMemRetainAllocationHandle, None, words).map(|()| handle)
 }
 
-/// Returns the size of the mapping that begins at an address. Needs a context.
-pub(crate) fn mapping_bytes(at: u64) -> Result<Bytes> {
-    let mut bytes = 0_u64;
+/// Returns the first address and the size of the mapping that an address is in. Needs a context.
+pub(crate) fn mapping(at: u64) -> Result<(u64, Bytes)> {
+    let (mut base, mut bytes) = (0_u64, 0_u64);
+    let words = [place(&mut base), MAPPING_BASE, at as usize];
+    checked(row::cuPointerGetAttribute, None, words)?;
     let words = [place(&mut bytes), MAPPING_SIZE, at as usize];
-    checked(row::cuPointerGetAttribute, None, words).map(|()| Bytes(bytes))
+    checked(row::cuPointerGetAttribute, None, words).map(|()| (base, Bytes(bytes)))
 }
 
 /// Makes a context current in this thread, which is one of ours.

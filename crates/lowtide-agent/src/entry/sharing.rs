@@ -36,7 +36,7 @@ hooks! {
             Err(code) => code,
         }
     };
-    touch cuIpcCloseMemHandle(at: u64) |real| {
+    quiet cuIpcCloseMemHandle(at: u64) |real| {
         let ours = agent::get().filter(|_| current_context().is_some());
         match ours.and_then(|agent| caught(|| agent.imports.close(at, agent.memory.is_capturing()))).flatten() {
             Some(code) => code,

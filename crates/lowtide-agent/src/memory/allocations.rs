@@ -13,13 +13,13 @@ use lowtide_device::{Address, Device};
 use lowtide_types::{Bytes, DeviceId};
 
 use crate::gate;
-use crate::memory::chunks::RetainedChunk;
+use crate::memory::chunks::{PAGE, RetainedChunk};
 use crate::memory::context::{ProgramContext, TAG};
 use crate::memory::live_contexts;
 use crate::say::say;
 
-/// Allocations of at least this size can sleep: the page of virtual memory.
-pub(crate) const LEAST: Bytes = Bytes::mib(2);
+/// Allocations of at least this size can sleep.
+pub(crate) const LEAST: Bytes = PAGE;
 
 /// The allocations of a process.
 #[derive(Default)]

@@ -16,6 +16,7 @@ use super::link::{Link, spare_files};
 use crate::driver::calls;
 use crate::driver::codes::{INVALID_HANDLE, INVALID_VALUE, SUCCESS, UNKNOWN};
 use crate::driver::layouts::Access;
+use crate::gate;
 use crate::memory::allocations::Allocation;
 use crate::memory::context::ProgramContext;
 use crate::say::say;
@@ -173,8 +174,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Import {
     /// Waits for work that may use the memory, unmaps it, and tells the process that has it.
     fn close(self) {
-        // Where the context is lost, nothing uses it any more.
-        let _idle = self.seen.context.device.synchronize();
+        // Asleep nothing runs, and where the context is lost, nothing uses the memory any more.
+        if !gate::is_asleep() {
+            let _idle = self.seen.context.device.synchronize();
+        }
         drop(Range { at: self.seen.at, mapped: self.mapped, whole: self.mapped });
         // Where the process is gone, there is nobody to tell.
         let _told = self.link.tell(&ShareAsk::Close { allocation: self.handle.allocation });

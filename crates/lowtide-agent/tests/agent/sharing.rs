@@ -82,8 +82,9 @@ fn one_that_has_memory_open_sleeps_and_keeps_it() {
     let staying = importer.status().staying;
     let of = format!("memory of process {} (cuIpcOpenMemHandle)", exporter.pid());
     assert_eq!((&staying[0].what, staying[0].bytes), (&of, Bytes(BYTES)), "{staying:?}");
+    slept(&importer);
     importer.does("close 0");
-    assert!(importer.status().staying.is_empty());
+    assert!(importer.status().staying.is_empty() && importer.status().is_asleep);
 }
 
 #[test]

@@ -26,6 +26,7 @@ const ATTRIBUTE_RANGE_BYTES: i32 = 12;
 const ATTRIBUTE_MAPPED: i32 = 13;
 const ATTRIBUTE_HANDLE_TYPES: i32 = 14;
 const ATTRIBUTE_MAPPING_BYTES: i32 = 18;
+const ATTRIBUTE_MAPPING_START: i32 = 19;
 
 /// Device memory, of whatever kind.
 const ON_A_DEVICE: u32 = 2;
@@ -69,6 +70,7 @@ entry! {
         let (found, region) = state.region_at(at).ok_or(INVALID_VALUE)?;
         match attribute {
             ATTRIBUTE_MAPPING_BYTES => return data.put(region.bytes),
+            ATTRIBUTE_MAPPING_START => return data.put(found),
             ATTRIBUTE_BUFFER_ID => return data.put(region.id),
             _ => {}
         }
