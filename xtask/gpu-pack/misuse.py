@@ -50,6 +50,8 @@ ROWS = {
     "cuInit": "flags",
     "cuIpcCloseMemHandle": "at",
     "cuIpcGetMemHandle": "out at",
+    "cuIpcOpenEventHandle": "out ipc",
+    "cuIpcOpenMemHandle": "out ipc flags",
     "cuIpcOpenMemHandle_v2": "out ipc flags",
     "cuMemAddressFree": "at:reserved size",
     "cuMemAllocAsync": "out size stream",
@@ -326,13 +328,17 @@ def child(row: str, after: str) -> None:
         print(case, end="\t", flush=True)
         code = call(row, *arguments)
         world.end()
-        print(f"{code}\t{world.read()}", flush=True)
-        worlds.append(world)
+        # What was freed may be read or not, by whoever has it next.
+        is_freed = code == 0 and row.startswith("cuMemFree")
+        print(code, "freed" if is_freed else world.read(), sep="\t", flush=True)
+        if not is_freed:
+            worlds.append(world)
     before = [world.read() for world in worlds]
     print("end", flush=True)
     sys.stdin.readline()
-    same = before == [world.read() for world in worlds]
-    print("right" if same else "wrong", flush=True)
+    after = [world.read() for world in worlds]
+    wrong = [f"{one} then {other}" for one, other in zip(before, after, strict=True) if one != other]
+    print("; ".join(wrong) or "right", flush=True)
     os._exit(0)
 
 

@@ -71,6 +71,14 @@ pub(crate) fn current_context() -> Option<usize> {
     (code == SUCCESS && context != 0).then_some(context)
 }
 
+/// Returns whether the driver says that no context is current in this thread.
+pub(crate) fn has_no_context() -> bool {
+    let mut context = 0;
+    // SAFETY: writes one pointer.
+    let code = unsafe { call(row::cuCtxGetCurrent, [place(&mut context)]) };
+    code == SUCCESS && context == 0
+}
+
 /// Returns the device of the context that is current in this thread.
 pub(crate) fn current_device() -> Option<DeviceId> {
     let mut device = -1_i32;

@@ -47,25 +47,28 @@ hooks! {
     };
     touch cuMemMap(at: u64, bytes: usize, offset: usize, handle: u64, flags: u64) |real| {
         with_virtual_memory(
+            &range(at, 1),
             |ours| ours.map(at, Bytes(bytes as u64), handle, |handle| real(at, bytes, offset, handle, flags)),
             || real(at, bytes, offset, handle, flags),
         )
     };
     quiet cuMemUnmap(at: u64, bytes: usize) |real| {
-        with_virtual_memory(|ours| ours.unmap(range(at, bytes), || real(at, bytes)), || real(at, bytes))
+        let (range, call) = (range(at, bytes), || real(at, bytes));
+        with_virtual_memory(&range, |ours| ours.unmap(range.clone(), call), call)
     };
     touch cuMemSetAccess(at: u64, bytes: usize, access: *const Access, count: usize) |real| {
         let call = || real(at, bytes, access, count);
         if access.is_null() || count == 0 {
             return call();
         }
-        // SAFETY: the driver reads them, too.
-        let list = unsafe { std::slice::from_raw_parts(access, count) };
-        with_virtual_memory(|ours| ours.set_access(range(at, bytes), list, call), call)
+        // SAFETY: the driver has read them.
+        let list = || unsafe { std::slice::from_raw_parts(access, count) };
+        let range = range(at, bytes);
+        with_virtual_memory(&range, |ours| ours.set_access(range.clone(), list, call), call)
     };
     quiet cuMemAddressFree(at: u64, bytes: usize) |real| {
-        let call = || real(at, bytes);
-        with_virtual_memory(|ours| ours.free_addresses(&range(at, bytes), call), call)
+        let (range, call) = (range(at, bytes), || real(at, bytes));
+        with_virtual_memory(&range, |ours| ours.free_addresses(&range, call), call)
     };
     answered cuMemGetAllocationPropertiesFromHandle(properties: *mut Properties, handle: u64) |real| {
         let ours = agent::get().and_then(|agent| agent.virtual_memory.properties(handle));
@@ -125,12 +128,15 @@ fn create(bytes: u64, properties: Properties) -> Option<Result<u64, i32>> {
     }
 }
 
-/// Has the agent's tables follow a call about virtual memory; makes the plain call where there is no agent.
+/// Has the agent's tables follow a call about virtual memory; makes the plain call where there is no agent. Addresses
+/// of our pools are plain memory to the program, or nothing: the driver refuses both.
 fn with_virtual_memory(
+    range: &Range<u64>,
     ours: impl FnOnce(&VirtualMemory) -> i32,
     plain: impl FnOnce() -> i32,
 ) -> i32 {
     match agent::get() {
+        Some(agent) if agent.memory.reserves(range) => INVALID_VALUE,
         Some(agent) => caught(|| ours(&agent.virtual_memory)).unwrap_or(UNKNOWN),
         None => plain(),
     }

@@ -8,7 +8,7 @@ use lowtide_proto::Obstacle;
 use lowtide_types::DeviceId;
 
 use super::hooks::{around, hooks};
-use crate::driver::codes::SUCCESS;
+use crate::driver::codes::{INVALID_VALUE, SUCCESS};
 use crate::memory::allocations::Allocation;
 use crate::sleep::agent;
 use crate::{gate, obstacles, settings};
@@ -54,9 +54,12 @@ hooks! {
         if attribute == BUFFER_ID && !data.is_null() && is_virtual(at) {
             return buffer_id(data, at, || known_to_driver(at, || real(data, attribute, at)));
         }
-        let Some(found) = around(at).filter(|_| !data.is_null()) else {
+        let Some(found) = around(at) else {
             return known_to_driver(at, || real(data, attribute, at));
         };
+        if data.is_null() {
+            return INVALID_VALUE;
+        }
         // SAFETY: the caller's place for this attribute.
         if unsafe { write_attribute(&found, attribute, at, data) } {
             SUCCESS
@@ -103,7 +106,9 @@ hooks! {
         if is_asked && !settings::is_ignored(Obstacle::SyncMemops) {
             obstacles::add("SYNC_MEMOPS (cuPointerSetAttribute)");
         }
-        real(value, attribute, at)
+        // The driver refuses it for virtual memory, and this is plain memory to the program.
+        let is_off = attribute == SYNC_MEMOPS && !value.is_null() && !is_asked;
+        if is_off && around(at).is_some() { SUCCESS } else { real(value, attribute, at) }
     };
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lowtide_device::cuda::Driver;
@@ -170,6 +171,11 @@ impl Memory {
     /// Returns every context in which the program allocates.
     pub(crate) fn contexts(&self) -> Vec<Arc<ProgramContext>> {
         lock(&self.tables).contexts.values().cloned().collect()
+    }
+
+    /// Returns whether some addresses of a range are of our pools.
+    pub(crate) fn reserves(&self, range: &Range<u64>) -> bool {
+        self.contexts().iter().any(|context| context.reserves(range))
     }
 
     /// Returns whether some memory that can sleep is on a device.

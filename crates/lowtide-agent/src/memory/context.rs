@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "borrows the program's contexts")]
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -112,6 +113,11 @@ impl ProgramContext {
     /// Returns its memory that is on the device and can sleep.
     pub(crate) fn on_device(&self) -> Bytes {
         self.pools().iter().map(|pool| pool.counts().physical).sum()
+    }
+
+    /// Returns whether some addresses of a range are of its pools.
+    pub(crate) fn reserves(&self, range: &Range<u64>) -> bool {
+        self.pools().iter().any(|pool| pool.reserves(range))
     }
 
     /// Returns its memory that sleeps.

@@ -7,6 +7,7 @@ mod faults;
 mod frames;
 mod idle;
 mod library;
+mod misuse;
 mod model;
 mod obstacles;
 mod program;

@@ -16,6 +16,7 @@ mod trim;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -230,6 +231,17 @@ impl Pool {
                 .lock_as_it_is()
                 .map_or_else(PoolCounts::default, |state| state.counts_as_it_is()),
         }
+    }
+
+    /// Returns whether some addresses of a range are reserved by the pool, with or without memory. False where
+    /// the pool refuses all work.
+    pub fn reserves(&self, range: &Range<u64>) -> bool {
+        let Ok(state) = self.state() else { return false };
+        let overlaps = |reservation: &Reservation| {
+            let start = reservation.address().0;
+            start < range.end && range.start < start + reservation.size().0
+        };
+        state.arenas.iter().any(|(_, arena)| overlaps(&arena.reservation))
     }
 
     /// Returns whether a tag's memory is on the device.

@@ -6,7 +6,7 @@ use super::code::{
 use super::entry::entry;
 use super::memory::{self, Extent, Reservation};
 use super::objects::{HostRange, READ_WRITE, Region, RegionKind};
-use super::pointers::{CallResult, Out};
+use super::pointers::{CallResult, In, Out};
 use super::settings::MAX_DEVICES;
 use super::tables::{self, PAGE_BYTES, to_usize};
 use super::{machine, queue, vmm};
@@ -98,7 +98,8 @@ entry! {
     }
 
     // Plain memory takes it, virtual memory does not.
-    fn cuPointerSetAttribute(_value: usize, attribute: i32, at: u64) {
+    fn cuPointerSetAttribute(value: In<i32>, attribute: i32, at: u64) {
+        value.get()?;
         let state = tables::lock();
         let (_, region) = state.region_at(at).ok_or(INVALID_VALUE)?;
         let is_plain = matches!(region.kind, RegionKind::Plain(..));

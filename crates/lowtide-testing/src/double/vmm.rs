@@ -228,6 +228,8 @@ entry! {
     }
 
     fn cuMemSetAccess(at: u64, bytes: u64, wanted: In<AccessDesc>, count: usize) {
+        // One for each device at most. No GPU was asked.
+        let count = Some(count).filter(|count| *count <= MAX_DEVICES).ok_or(INVALID_VALUE)?;
         let wanted = wanted.get_all(count)?;
         if wanted.is_empty() || wanted.iter().any(|one| ![0, READ, READ_WRITE].contains(&one.flags)) {
             return Err(INVALID_VALUE);

@@ -157,15 +157,16 @@ impl VirtualMemory {
     }
 
     /// Sets access by a call of the driver, and notes it. The driver takes whole mappings only.
-    pub(crate) fn set_access(
+    pub(crate) fn set_access<'a>(
         &self,
         range: Range<u64>,
-        access: &[Access],
+        access: impl FnOnce() -> &'a [Access],
         call: impl FnOnce() -> i32,
     ) -> i32 {
         let mut tables = self.tables();
         let code = call();
         if code == SUCCESS {
+            let access = access();
             for (_, mapping) in tables.mappings.range_mut(range) {
                 for new in access {
                     mapping.access.retain(|old| old.location != new.location);
