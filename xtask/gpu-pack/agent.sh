@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The agent on a GPU: sleep and wake of a PyTorch program that nobody changed, what the agent costs, programs of
 # several frameworks put to sleep at random moments, a hundred idle turns, the driver's quiet functions asleep, locked
-# and checkpointed, wrong calls with and without the agent, processes that share memory, and a program that is suspended.
-# Leaves the results as JSON and text.
-#   ./agent.sh RESULTS [sleep many loops frameworks idle quiet every misuse sharing suspend away]
+# and checkpointed, wrong calls with and without the agent, processes that share memory, many small programs, and a program that is
+# suspended, also with its helper killed. Leaves the results as JSON and text.
+#   ./agent.sh RESULTS [sleep many loops frameworks idle quiet every misuse sharing programs suspend away kills]
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(realpath -m "${1:?usage: agent.sh RESULTS [PARTS]}")
@@ -18,7 +18,7 @@ part() { # name, limit in seconds, command
     timeout -k 10 "$2" python3 "${@:3}" --lowtide "$here/lowtide" 2>&1 | tee "$out/$1.txt"
     [ "${PIPESTATUS[0]}" = 0 ] || { echo "== failed: $1"; failed=1; }
 }
-for name in ${*:-sleep many loops frameworks idle quiet every misuse sharing suspend away}; do
+for name in ${*:-sleep many loops frameworks idle quiet every misuse sharing programs suspend away kills}; do
     case $name in
     sleep) part sleep 200 "$here/agent.py" --turns 0 --results "$out/sleep.json" ;;
     many) part many 200 "$here/agent.py" --count 1792 --mib 20 --turns 0 --results "$out/many.json" ;;
@@ -33,8 +33,10 @@ for name in ${*:-sleep many loops frameworks idle quiet every misuse sharing sus
         ;;
     misuse) part misuse 580 "$here/misuse.py" --agent "$LOWTIDE_AGENT_LIBRARY" --results "$out/misuse.tsv" ;;
     sharing) part sharing 580 "$here/sharing.py" --results "$out/sharing.json" ;;
+    programs) part programs 580 "$here/programs.py" --results "$out/programs.json" ;;
     suspend) part suspend 200 "$here/suspend.py" --results "$out/suspend.json" ;;
     away) part away 400 "$here/suspend.py" --only-turns --turns 50 --results "$out/away.json" ;;
+    kills) part kills 580 "$here/suspend.py" --only-turns --kills 200 --results "$out/kills.json" ;;
     *) echo "there is no part $name" && exit 2 ;;
     esac
 done

@@ -5,7 +5,8 @@
 The program has 15 GiB of weights, 20 GiB that it has freed and that PyTorch still caches, and a captured graph. It is
 suspended and brought back several times. Each time the device must have 0 MiB of it meanwhile, and its weights and
 the graph's result must be the same. Then the same program runs without the agent, and the driver copies all of its
-memory. With `--turns N`, a program under `lowtide run --idle 1s --to suspend` works every four seconds.
+memory. With `--turns N`, a program under `lowtide run --idle 1s --to suspend` works every four seconds. With `--kills N`,
+a program is suspended and used N times while the helper is killed at random moments.
 Exits 0 only if every result is right and the device was empty each time.
 """
 
@@ -14,8 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -205,6 +208,45 @@ def idle_turns(options: argparse.Namespace) -> dict[str, object]:
     }
 
 
+def kill_helper() -> int:
+    """Kills the helper of this runtime folder; returns how many processes were killed."""
+    killed = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_text().split("\0")
+            ours = os.environ.get("XDG_RUNTIME_DIR", "/") in " ".join(words[1:])
+            if Path(words[0]).name == "lowtide-helper" and ours:
+                os.kill(int(process.name), 9)
+                killed += 1
+        except OSError:
+            pass
+    return killed
+
+
+def kills(options: argparse.Namespace) -> dict[str, object]:
+    """Suspends and uses a program again and again; the helper dies during one of the two, or between them."""
+    dice = random.Random(options.seed)
+    target = Target(options, "small", ["--idle", "1h", "--to", "suspend"])
+    killed: list[int] = []
+    confirmed, failures = 0, []
+    for turn in range(options.kills):
+        killer = threading.Timer(dice.uniform(0, 1.2), lambda: killed.append(kill_helper()))
+        killer.start()
+        if target.lowtide("suspend")[1].get("answer") == "suspended":
+            confirmed += 1
+            if used := target.used_mib():
+                failures.append(f"turn {turn}: {used} MiB of it are on the device")
+        target.tell("touch")
+        if (answer := target.tell("answer")) != target.first:
+            failures.append(f"turn {turn}: {answer} instead of {target.first}")
+            break
+        killer.join()
+    if not confirmed or not sum(killed):
+        failures.append(f"{confirmed} suspends, {sum(killed)} killed helpers")
+    counts = {"seed": options.seed, "confirmed": confirmed, "killed": sum(killed)}
+    return {**counts, "exit": target.end(), "failures": failures}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -214,6 +256,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=4, help="how often it is suspended")
     parser.add_argument("--turns", type=int, default=0, help="how many idle turns")
     parser.add_argument("--only-turns", action="store_true", help="nothing but the idle turns")
+    parser.add_argument("--kills", type=int, default=0, help="how many turns with killed helpers")
+    parser.add_argument("--seed", type=int, default=33, help="of the moments of the kills")
     options = parser.parse_args()
     options.lowtide = os.path.abspath(options.lowtide)
     result: dict[str, dict[str, object]] = {}
@@ -222,6 +266,8 @@ def main() -> None:
         result["checkpoint alone"] = checkpoint_alone(options)
     if options.turns:
         result["idle"] = idle_turns(options)
+    if options.kills:
+        result["kills"] = kills(options)
     Path(options.results).write_text(json.dumps(result, indent=1))
     failures = [str(one) for part in result.values() for one in list(part["failures"])]  # type: ignore[call-overload]
     for name, part in result.items():

@@ -23,7 +23,7 @@ const COMMIT: &str = "commit.txt";
 const AGENT: &str = "liblowtide_agent.so";
 /// `lowtide` finds the helper, which suspends others, beside itself.
 const PROGRAMS: [&str; 3] = ["lowtide", "lowtide-bench", "lowtide-helper"];
-const SCRIPTS: [&str; 15] = [
+const SCRIPTS: [&str; 16] = [
     "run.sh",
     "python.sh",
     "storm.sh",
@@ -37,6 +37,7 @@ const SCRIPTS: [&str; 15] = [
     "every_quiet.py",
     "misuse.py",
     "sharing.py",
+    "programs.py",
     "suspend.py",
     "tag.py",
 ];
