@@ -61,10 +61,9 @@ pub(crate) fn add_panic() {
     add("a panic of the agent");
 }
 
-/// Returns why the process cannot sleep; empty if it can.
-pub(crate) fn names() -> Vec<String> {
-    let noted: Vec<String> = locked(&NOTED).iter().cloned().collect();
-    noted.into_iter().chain(seen()).collect()
+/// Returns what was noted.
+pub(crate) fn noted() -> Vec<String> {
+    locked(&NOTED).iter().cloned().collect()
 }
 
 fn locked<T>(table: &'static Mutex<T>) -> MutexGuard<'static, T> {
@@ -90,7 +89,7 @@ const LIBRARIES: [(&str, Obstacle); 4] = [
 const MPS_FOLDER: &str = "/tmp/nvidia-mps";
 
 /// Returns the other ways to device memory that there are now, with what was seen.
-fn seen() -> Vec<String> {
+pub(crate) fn seen() -> Vec<String> {
     let mut found = Vec::new();
     let mut add = |obstacle: Obstacle, seen: &str| {
         let name = format!("{} ({seen})", obstacle.title());

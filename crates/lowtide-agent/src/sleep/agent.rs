@@ -105,7 +105,12 @@ impl Agent {
 
     /// Returns why the process cannot sleep; empty if it can.
     fn obstacles(&self) -> Vec<String> {
-        let mut names = obstacles::names();
+        self.noted_obstacles().into_iter().chain(obstacles::seen()).collect()
+    }
+
+    /// Returns what the program did that keeps it from sleeping.
+    fn noted_obstacles(&self) -> Vec<String> {
+        let mut names = obstacles::noted();
         names.extend(self.exports.obstacles(&self.memory));
         if self.virtual_memory.has_exported() {
             names.push("memory given to other processes (cuMemExportToShareableHandle)".to_owned());
@@ -130,10 +135,7 @@ impl Agent {
     /// # Errors
     /// The reason why nothing was tried.
     fn fall_asleep(&self, name: &str, to: Option<Target>) -> Result<Vec<Receipt>, String> {
-        let obstacles = self.obstacles();
-        if !obstacles.is_empty() {
-            return Err(format!("the process cannot sleep: {}", obstacles.join(", ")));
-        }
+        none_of(&self.obstacles())?;
         torch_cache::trim();
         let contexts = self.memory.contexts();
         // What is loaded lazily is loaded now: a thread that waits at the gate may have the loader's lock.
@@ -144,7 +146,8 @@ impl Agent {
         if !gate::close(CLOSING_LIMIT) {
             return Err("busy: a driver call is under way".to_owned());
         }
-        if let Err(reason) = self.check_idle() {
+        // The program went on up to now, and may have shared memory meanwhile.
+        if let Err(reason) = none_of(&self.noted_obstacles()).and_then(|()| self.check_idle()) {
             gate::open();
             return Err(reason);
         }
@@ -339,4 +342,12 @@ fn gives_way(idle: &Idle) -> String {
             None => format!("to processes that started less than {} s ago", limit.as_secs()),
         },
     }
+}
+
+/// Checks that nothing keeps the process from sleeping.
+fn none_of(obstacles: &[String]) -> Result<(), String> {
+    if obstacles.is_empty() {
+        return Ok(());
+    }
+    Err(format!("the process cannot sleep: {}", obstacles.join(", ")))
 }

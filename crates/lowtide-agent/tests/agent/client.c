@@ -24,6 +24,8 @@ void *dlsym(void *handle, const char *name) {
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,7 +47,7 @@ DECLARE(cuMemAllocAsync) DECLARE(cuMemFreeAsync) DECLARE(cuPointerSetAttribute) 
 DECLARE(cuPointerGetAttributes) DECLARE(cuMemAddressReserve) DECLARE(cuMemAddressFree) DECLARE(cuMemMap) DECLARE(cuMemUnmap)
 DECLARE(cuMemSetAccess) DECLARE(cuMemGetAccess) DECLARE(cuMemRetainAllocationHandle) DECLARE(cuMemGetAllocationPropertiesFromHandle)
 DECLARE(cuMemExportToShareableHandle) DECLARE(cuCtxSynchronize) DECLARE(cuCtxDestroy_v2)
-DECLARE(cuIpcGetMemHandle) DECLARE(cuIpcOpenMemHandle_v2) DECLARE(cuIpcCloseMemHandle)
+DECLARE(cuMemImportFromShareableHandle) DECLARE(cuIpcGetMemHandle) DECLARE(cuIpcOpenMemHandle_v2) DECLARE(cuIpcCloseMemHandle)
 #define FIND(name) ((function)name)
 #else
 static function find(const char *name) {
@@ -285,9 +287,17 @@ int main(int count, char **arguments) {
             code = CALL(cuMemGetAllocationPropertiesFromHandle, &how, handles[a]);
             if (code == 0) { printf("%d %d %d %d %d\n", how.type, how.handles, how.location, how.id, how.flags[0] + 256 * how.flags[1]); continue; }
         }
-        if (!strcmp(word, "export")) {
-            uint64_t shared = 0;
+        if (!strcmp(word, "export")) {  // Prints a descriptor, which `import HANDLE PID DESCRIPTOR` takes.
+            int shared = -1;
+            prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
             code = CALL(cuMemExportToShareableHandle, &shared, handles[a], 1, (uint64_t)0);
+            if (code == 0) { printf("%d\n", shared); continue; }
+        }
+        if (!strcmp(word, "import")) {
+            int process = syscall(SYS_pidfd_open, (int)b, 0), shared = syscall(SYS_pidfd_getfd, process, (int)c, 0);
+            code = shared < 0 ? -6 : CALL(cuMemImportFromShareableHandle, &handles[a], (void *)(long)shared, 1);
+            close(process);
+            close(shared);
         }
         // Memory of other processes: `handle BLOCK OFFSET`, `open BLOCK BYTES FLAGS HANDLE`, `close BLOCK OFFSET`.
         struct { unsigned char bytes[64]; } shared;

@@ -58,10 +58,15 @@ def torch(which: str, initialized: str) -> None:
             time.sleep(0.3)
             print("trimmed", flush=True)
         trims.append(True)
+        if which == "sharing":
+            call("cuMemExportToShareableHandle", ctypes.byref(ctypes.c_int()), shared, 1, ctypes.c_uint64(0))
         if which == "failing":
             raise RuntimeError("no")
 
     module.cuda.empty_cache = empty_cache
+    properties = (ctypes.c_uint64 * 4)(1 | 1 << 32, 1)  # Pinned memory of device 0, for file descriptors.
+    shared = ctypes.c_uint64()
+    call("cuMemCreate", ctypes.byref(shared), ctypes.c_size_t(2 << 20), properties, ctypes.c_uint64(0))
 
 
 def hold() -> None:

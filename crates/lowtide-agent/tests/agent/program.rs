@@ -155,6 +155,12 @@ impl Program {
         self.does(&format!("map {number} {number}; grant {number} 3"));
     }
 
+    /// Makes virtual memory that can be given to others.
+    pub(crate) fn makes_shared(&mut self, number: u64, bytes: u64) {
+        self.does(&format!("create {number} {bytes} 1; reserve {number} {bytes}"));
+        self.does(&format!("map {number} {number}; grant {number} 3"));
+    }
+
     /// Asks it for a number.
     pub(crate) fn number(&mut self, line: &str) -> u64 {
         self.tell(line);

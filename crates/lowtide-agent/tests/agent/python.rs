@@ -41,6 +41,17 @@ fn the_cache_of_torch_goes_before_a_sleep() {
 }
 
 #[test]
+fn what_is_shared_after_the_look_for_obstacles_keeps_the_process_awake() {
+    let world = World::new();
+    let Some(mut program) = start(&world) else { return };
+    program.does("torch sharing yes");
+    let Answer::Refused { reason } = program.ask(Ask::Sleep) else { panic!("it slept") };
+    assert!(reason.contains("cuMemExportToShareableHandle"), "{reason}");
+    assert!(!program.status().is_asleep);
+    program.does("check 0");
+}
+
+#[test]
 fn a_program_that_keeps_the_interpreters_lock_sleeps_without_it() {
     let world = World::new();
     let Some(mut program) = start(&world) else { return };

@@ -202,3 +202,34 @@ fn a_process_with_memory_of_another_one_sleeps_where_it_would_be_suspended() {
     assert!(matches!(answer, Answer::Suspended { .. }), "{answer:?}");
     importer.does("check 1");
 }
+
+#[test]
+fn memory_that_a_program_gives_away_by_descriptors_is_the_same_in_both_after_sleeps() {
+    let world = World::new();
+    let (mut exporter, mut importer) = (world.start(Route::Dlsym), world.start(Route::Dlsym));
+    importer.does("alloc 9 4194304; write 9 3");
+    for block in 0..4 {
+        exporter.makes_shared(block, 2 << 20);
+        exporter.does(&format!("write {block} {block}"));
+    }
+    slept(&exporter);
+    exporter.does("check 0");
+    for block in 0..4 {
+        let descriptor = exporter.number(&format!("export {block}"));
+        importer.does(&format!("import {block} {} {descriptor}", exporter.pid()));
+        importer.does(&format!("reserve {block} 2097152; map {block} {block}; grant {block} 3"));
+        importer.does(&format!("seed {block} {block}; check {block}"));
+    }
+    for turn in 1..4 {
+        for block in 0..4 {
+            let seed = 10 * turn + block;
+            exporter.does(&format!("write {block} {seed}"));
+            importer.does(&format!("seed {block} {seed}; check {block}"));
+            importer.does(&format!("write {block} {}", seed + 100));
+            exporter.does(&format!("seed {block} {}; check {block}", seed + 100));
+            assert!(matches!(exporter.ask(Ask::Sleep), Answer::Refused { .. }));
+        }
+        slept(&importer);
+        importer.does("check 9");
+    }
+}

@@ -140,7 +140,7 @@ fn memory_keeps_the_properties_that_it_was_made_with() {
     // Somebody else may use it from now on, so the process stays awake until the memory is gone.
     assert_eq!(program.text("export 1"), "error 1");
     slept(&program);
-    program.does("export 0");
+    program.number("export 0");
     let Answer::Refused { reason } = sleep(&program) else { panic!() };
     assert!(reason.contains("cuMemExportToShareableHandle"), "{reason}");
     program.does("check 0; unmap 0; uncreate 0");

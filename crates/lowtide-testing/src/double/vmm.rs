@@ -181,6 +181,7 @@ entry! {
         let mut state = tables::lock();
         let (extent, described) = state.held.import(place, None)?;
         let Description { bytes, properties, .. } = described;
+        let properties = AllocationProp { handle_types: 0, ..properties };
         handle.put(state.new_handle(described.device(), bytes, extent, properties, true))
     }
 
