@@ -6,6 +6,7 @@ mod dist;
 mod gpu_pack;
 mod peers;
 mod ptx;
+mod soak;
 mod steps;
 mod storm;
 mod test;
@@ -50,6 +51,9 @@ enum Command {
     /// Run pools, the gate, idle and releases in many threads, with faults, forks, panics and kill -9,
     /// and check every byte. Exits with 1, and prints the seed, if anything is wrong.
     Storm(storm::Options),
+    /// Run programs under the agent that share memory, sleep and are suspended, while programs and the helper are
+    /// killed, the disk is full, clocks jump and the driver fails. Checks every byte and prints the seed.
+    Soak(soak::Options),
     /// Compile kernels/digest.cu to PTX anew. Takes NVIDIA's runtime compiler from the Python registry.
     Ptx,
 }
@@ -76,6 +80,7 @@ fn run() -> anyhow::Result<ExitCode> {
         Command::Adopters(options) => adopters::run_all(&options),
         Command::Dist => dist::make(),
         Command::Ptx => ptx::compile(),
+        Command::Soak(options) => return soak::run(&options),
         Command::Storm(options) => return storm::run(&options),
     }?;
     Ok(ExitCode::SUCCESS)

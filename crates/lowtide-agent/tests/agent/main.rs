@@ -15,6 +15,7 @@ mod python;
 mod room;
 mod sharing;
 mod side_by_side;
+mod soak;
 mod suspend;
 mod virtual_memory;
 

@@ -118,6 +118,11 @@ impl World {
         compile(&self.folder.path().join("interposer.so"), &["-DINTERPOSER", "-shared", "-fPIC"])
     }
 
+    /// Makes a library whose clocks are wrong by as many seconds as a file says.
+    pub(crate) fn clock(&self) -> PathBuf {
+        compile(&self.folder.path().join("clock.so"), &["-DCLOCK", "-shared", "-fPIC"])
+    }
+
     /// Returns the folder of this machine's files.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
@@ -238,11 +243,15 @@ impl Program {
         }
     }
 
+    /// Returns the path of the agent's socket.
+    pub(crate) fn socket(&self) -> PathBuf {
+        let namespace = fs::read_link("/proc/self/ns/pid").expect("a namespace");
+        self.folder.join(socket_name(&namespace.to_string_lossy(), self.child.id()))
+    }
+
     /// Sends bytes to the agent and returns its answer.
     pub(crate) fn say(&self, bytes: &[u8]) -> String {
-        let namespace = fs::read_link("/proc/self/ns/pid").expect("a namespace");
-        let name = socket_name(&namespace.to_string_lossy(), self.child.id());
-        let socket = at_socket(&self.folder.join(name), |path| UnixStream::connect(path));
+        let socket = at_socket(&self.socket(), |path| UnixStream::connect(path));
         let mut socket = socket.expect("the agent listens");
         socket.set_read_timeout(Some(LIMIT)).expect("a limit");
         socket.set_write_timeout(Some(LIMIT)).expect("a limit");
