@@ -129,14 +129,15 @@ fn create(bytes: u64, properties: Properties) -> Option<Result<u64, i32>> {
 }
 
 /// Has the agent's tables follow a call about virtual memory; makes the plain call where there is no agent. Addresses
-/// of our pools are plain memory to the program, or nothing: the driver refuses both.
+/// of our pools, and of memory that another process gave, are plain memory to the program, or nothing: the driver
+/// refuses both.
 fn with_virtual_memory(
     range: &Range<u64>,
     ours: impl FnOnce(&VirtualMemory) -> i32,
     plain: impl FnOnce() -> i32,
 ) -> i32 {
     match agent::get() {
-        Some(agent) if agent.memory.reserves(range) => INVALID_VALUE,
+        Some(agent) if agent.memory.reserves(range) || agent.imports.has_in(range) => INVALID_VALUE,
         Some(agent) => caught(|| ours(&agent.virtual_memory)).unwrap_or(UNKNOWN),
         None => plain(),
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::mem::{self, ManuallyDrop};
+use std::ops;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -140,6 +141,13 @@ impl Imports {
         let table = self.table();
         let (_, import) = table.range(..=at).next_back()?;
         (at - import.seen.at < import.seen.bytes).then(|| import.seen.clone())
+    }
+
+    /// Returns whether some of a range of addresses is memory of another process.
+    pub(crate) fn has_in(&self, range: &ops::Range<u64>) -> bool {
+        let table = self.table();
+        let before = table.range(..range.end).next_back();
+        before.is_some_and(|(at, import)| at + import.mapped.0 > range.start)
     }
 
     /// Returns what is open, by the process that has it.

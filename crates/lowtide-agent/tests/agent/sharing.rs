@@ -139,6 +139,9 @@ fn wrong_use_gets_the_codes_of_the_driver() {
     assert_eq!(importer.text("handle 0 0"), "error 1", "of memory that is open");
     assert_eq!(importer.text("free 0"), "error 1");
     assert_eq!(importer.text("close 0 4096"), "error 1");
+    for line in ["unmap 0", "grant 0 3", "unreserve 0"] {
+        assert_eq!(importer.text(line), "error 1", "{line}");
+    }
     assert_eq!(importer.text(&format!("open 2 {BYTES} 0 {handle}")), "error 1", "without its flag");
     assert_eq!(importer.number("range 0 77"), 1);
     assert_eq!(importer.number("attribute 0 10"), 0, "shares again");
