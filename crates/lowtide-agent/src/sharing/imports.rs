@@ -244,9 +244,18 @@ fn receive(
             ShareAnswer::Refused { code, reason } => return Err(Refusal::Refused(code, reason)),
             ShareAnswer::Ready => return Err(Refusal::Refused(UNKNOWN, "no answer".to_owned())),
         };
+        // Anybody of this user may answer: what does not add up is not mapped.
+        let coming = chunks.iter().try_fold(left.0, |sum, chunk| sum.checked_add(chunk.0));
+        let is_whole = coming.is_some_and(|sum| match &range {
+            Some(range) => sum == range.whole.0 - range.mapped.0,
+            None => bytes.0 <= sum,
+        });
+        if !is_whole || chunks.is_empty() || chunks.len() != descriptors.len() {
+            return Err(Refusal::Refused(UNKNOWN, "its chunks do not add up".to_owned()));
+        }
         let mut taken = match range.take() {
             Some(range) => range,
-            None => Range::reserve(chunks.iter().copied().sum::<Bytes>() + left)?,
+            None => Range::reserve(Bytes(coming.unwrap_or_default()))?,
         };
         for (chunk, descriptor) in chunks.into_iter().zip(descriptors) {
             taken.map(chunk, &descriptor)?;

@@ -1,11 +1,20 @@
-//! What anybody may write to the socket.
+//! What anybody may write to the socket, or answer in an agent's place.
 
-use lowtide_proto::{Answer, Ask, LINE_MOST, Request};
+use std::fs::{self, Permissions};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use lowtide_proto::{Answer, Ask, LINE_MOST, Request, ShareAnswer, ShareAsk};
 use lowtide_testing::Dice;
 use lowtide_types::Bytes;
 
-use crate::program::{Program, Route};
-use crate::slept;
+use crate::program::{Program, Route, World};
+use crate::{MIB, slept};
 
 const SEED: u64 = 15;
 const FRAMES: usize = 400;
@@ -47,4 +56,112 @@ fn random_frames_are_answered_and_change_nothing() {
     assert!(!program.status().is_asleep);
     slept(&program);
     program.does("check 0");
+}
+
+/// The folder keeps others out; where somebody has opened it, the kernel's answer about the client does.
+#[test]
+fn another_user_gets_no_answer() {
+    if fs::metadata("/proc/self").expect("a process").uid() != 0 {
+        return eprintln!("skipped: only root can start a process of another user");
+    }
+    let world = World::new();
+    let program = world.start(Route::Dlsym);
+    let socket = program.socket();
+    for folder in socket.ancestors().skip(1).take(3) {
+        fs::set_permissions(folder, Permissions::from_mode(0o755)).expect("ours");
+    }
+    fs::set_permissions(&socket, Permissions::from_mode(0o777)).expect("ours");
+    let script = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); \
+                  print('in', flush=True); s.sendall(sys.argv[2].encode()); print(len(s.recv(9)))";
+    let asks = |user: u32| {
+        let mut python = Command::new("/usr/bin/env");
+        python
+            .args(["python3", "-c", script])
+            .arg(&socket)
+            .arg(Request::new(Ask::Status).to_line());
+        let output = python.uid(user).current_dir("/").output().expect("it starts");
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    assert_eq!(asks(0), "in\n9");
+    let told = asks(65534);
+    assert!(["in", "in\n0"].contains(&&*told), "{told}");
+}
+
+#[test]
+fn a_client_without_the_secret_opens_nothing() {
+    let mut program = Program::start(Route::Dlsym);
+    program.does("alloc 0 4194304; write 0 5");
+    program.text("handle 0 0");
+    let lines = (0..4).map(|allocation| ShareAsk::Open { token: [0; 2], allocation, most: 200 });
+    let lines = lines.map(|ask| ask.to_line()).chain([
+        ShareAsk::More { most: usize::MAX }.to_line(),
+        ShareAsk::Close { allocation: 1 }.to_line(),
+        "[[[[\n".to_owned(),
+    ]);
+    for line in lines {
+        let mut socket = UnixStream::connect(program.socket()).expect("it listens");
+        let mut answers = BufReader::new(socket.try_clone().expect("a socket")).lines();
+        socket.write_all(Request::new(Ask::Share).to_line().as_bytes()).expect("it reads");
+        let ready = answers.next().expect("an answer").expect("a line");
+        assert_eq!(format!("{ready}\n"), ShareAnswer::Ready.to_line());
+        socket.write_all(line.as_bytes()).expect("it reads");
+        if line.contains("token") {
+            let answer = answers.next().expect("an answer").expect("a line");
+            assert!(answer.contains("refused"), "{line}: {answer}");
+        }
+    }
+    slept(&program);
+    program.does("check 0");
+}
+
+/// Somebody of this user answers in the place of the agent whose memory is opened.
+#[test]
+fn a_false_answer_about_memory_is_an_error_and_maps_nothing() {
+    let chunks = |bytes: u64, chunks: &[u64], left: u64| {
+        let chunks = chunks.iter().copied().map(Bytes).collect();
+        ShareAnswer::Chunks { bytes: Bytes(bytes), chunks, left: Bytes(left) }.to_line()
+    };
+    let answers = [
+        String::new(),
+        "{}\n".to_owned(),
+        "x".repeat(100_000),
+        ShareAnswer::Ready.to_line(),
+        chunks(4 * MIB, &[u64::MAX, 2], 0),
+        chunks(4 * MIB, &[2 * MIB], u64::MAX),
+        chunks(4 * MIB, &[4 * MIB], 0),
+        chunks(4 * MIB, &[], 4 * MIB).repeat(2),
+        chunks(0, &[], 0),
+        chunks(u64::MAX, &[2 * MIB], 0),
+    ];
+    let world = World::new();
+    let mut exporter = world.start(Route::Dlsym);
+    let mut importer = world.start(Route::Dlsym);
+    exporter.does("alloc 0 4194304");
+    importer.does("alloc 1 4194304; write 1 9");
+    let handle = exporter.text("handle 0 0");
+    let live = importer.text("live");
+    fs::remove_file(exporter.socket()).expect("it was there");
+    let listener = UnixListener::bind(exporter.socket()).expect("a socket");
+    let current = Arc::new(Mutex::new(String::new()));
+    let said = Arc::clone(&current);
+    thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let mut lines = BufReader::new(client.try_clone().expect("a socket")).lines();
+            let _share = lines.next();
+            let _sent = client.write_all(ShareAnswer::Ready.to_line().as_bytes());
+            let _open = lines.next();
+            let _sent = client.write_all(said.lock().expect("no panic").as_bytes());
+        }
+    });
+    for answer in answers {
+        current.lock().expect("no panic").clone_from(&answer);
+        // The first may find the connection of the answer before, which has ended.
+        for _ in 0..2 {
+            let code = importer.text(&format!("open 0 4194304 1 {handle}"));
+            assert!(code.starts_with("error "), "{code}: {answer:.200}");
+        }
+        importer.does("check 1");
+        assert_eq!(importer.text("live"), live, "{answer:.200}");
+    }
+    assert!(importer.status().obstacles.is_empty(), "{:?}", importer.status());
 }
