@@ -206,13 +206,14 @@ def main() -> None:
     parser.add_argument("--lowtide", help="the program `lowtide`")
     parser.add_argument("--results", help="where the results go, as JSON")
     parser.add_argument("--turns", type=int, default=50)
+    parser.add_argument("--only", nargs="*", default=list(PARTS), choices=list(PARTS), help="parts")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part:
         PARTS[options.part](options.turns)
         return
     results, failed = [], False
-    for part in PARTS:
+    for part in options.only:
         for allocator in ("", "expandable_segments:True"):
             began = time.monotonic()
             plain, _, plain_errors = run(part, options, allocator, None)
