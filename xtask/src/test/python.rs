@@ -14,9 +14,19 @@ pub(super) const PACKAGE: &str = "crates/lowtide-python";
 pub(super) const PYTEST: [&str; 8] =
     ["-q", "-rs", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile"];
 /// Torch, the tool that `why` is compared with, small packages whose ways to keep memory it knows,
-/// checkers and pytest.
-const NEEDED: [&str; 9] =
-    ["torch", "numpy", "objgraph", "greenlet", "ipython", "pytest", "pytest-xdist", "mypy", "ruff"];
+/// a server, checkers and pytest.
+const NEEDED: [&str; 10] = [
+    "torch",
+    "numpy",
+    "objgraph",
+    "greenlet",
+    "ipython",
+    "uvicorn",
+    "pytest",
+    "pytest-xdist",
+    "mypy",
+    "ruff",
+];
 
 /// How the package is built: in the profile of the tests, so that cargo has most of it already; without
 /// the programs, which the Rust tests build; with its output in the log only.

@@ -53,7 +53,7 @@ from ._stages.contract import Releasable, after_inference, releases, tasks
 from ._stages.stage import Stage, Stages, stage
 
 if TYPE_CHECKING:
-    from . import compat
+    from . import asgi, compat
     from ._adopt import Adopted, adopt
     from ._release.plan import Audit, audit
     from ._rungs.registry import register_cache, register_model, register_session
@@ -101,6 +101,7 @@ __all__ = [
     "adopt",
     "after_inference",
     "ahead",
+    "asgi",
     "assert_released",
     "audit",
     "compat",
@@ -140,6 +141,7 @@ _LAZY = {
     for name in names
 }
 """Names that most programs never use, by the module that is imported at their first use."""
+_MODULES = ("asgi", "compat")
 
 
 class _Nothing:
@@ -152,14 +154,14 @@ class _Nothing:
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LAZY and name != "compat":
+    if name not in _LAZY and name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if has_exit_begun():
         return _Nothing()
     from importlib import import_module
 
-    if name == "compat":
-        return import_module(f"{__name__}.compat")
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
     found: object = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
     globals()[name] = found
     return found

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from .._native import AgentError, Working, agent_suspend, parse_bytes
 from .._native import Idle as NativeIdle
-from .._release.releasers import releaser_of
+from .._release.releasers import releaser_for, releaser_of
 from .._runtime import has_exit_begun
 from .._runtime.log import log_restored, log_summary, logger
 from .._runtime.waiting import in_thread, is_in_event_loop
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
     from threading import Thread
     from weakref import ReferenceType, WeakSet
 
@@ -43,6 +44,16 @@ def idle(
     """
     if has_exit_begun():
         return Idle("off")
+    return Idle(_switch(after), device=device, to=to)
+
+
+def is_on(after: float | str | None, to: str | int | None) -> bool:
+    """Returns whether `idle` would switch it on. Refuses what `idle` refuses, and starts nothing."""
+    target = None if to == SUSPEND or is_zero(to) else to
+    return NativeIdle(releaser_for(None), _switch(after), to=target).enabled
+
+
+def _switch(after: float | str | None) -> str:
     import os
 
     word = os.environ.get(ENVIRONMENT, "").strip()
@@ -50,7 +61,7 @@ def idle(
         after = "on" if after else "off"
     elif isinstance(after, (int, float)):
         after = f"{round(after * 1000)}ms"
-    return Idle(word or after or "off", device=device, to=to)
+    return word or after or "off"
 
 
 class Idle:
@@ -65,6 +76,7 @@ class Idle:
         self.restored: Restored | None = None
         """What came back to the device before a task, the last time that something had to."""
         self._watcher: _Watcher | None = None
+        self._waker: Executor | None = None
         if self._native.enabled:
             _end_ambient()
             self._watch()
@@ -115,6 +127,23 @@ class Idle:
         self._watcher = _Watcher(self._native, ref(self))
         _watching().add(self)
         self._watcher.thread.start()
+
+    async def _woken(self) -> Working:
+        """Begins a task in a thread that all coroutines share: a thousand of them wait in one, and
+        the event loop's own threads stay free. What nobody waits for any more ends in that thread."""
+        import asyncio
+        import contextvars
+        from concurrent.futures import ThreadPoolExecutor
+
+        self._waker = self._waker or ThreadPoolExecutor(1, "lowtide-wake")
+        begun = self._waker.submit(contextvars.copy_context().run, self._native.work)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(begun))
+        except BaseException:
+            begun.add_done_callback(
+                lambda done: None if done.exception() else done.result().leave()
+            )
+            raise
 
     def _look_now(self) -> None:
         """Has the thread look at once whether a release is due."""
@@ -188,8 +217,7 @@ class Work:
 
     async def __aenter__(self) -> Self:
         if self._working is None:
-            native = self._idle._native
-            self._took(await in_thread(native.work, or_else=Working.leave))
+            self._took(await self._idle._woken())
         return self
 
     async def __aexit__(self, *_exception: object) -> None:

@@ -15,24 +15,14 @@ def is_in_event_loop() -> bool:
     return asyncio is not None and asyncio._get_running_loop() is not None
 
 
-async def in_thread(call: Callable[[], T], or_else: Callable[[T], object] | None = None) -> T:
+async def in_thread(call: Callable[[], T]) -> T:
     """Calls a function in a thread and waits for it without stopping the event loop.
 
     The call is part of the same release as its caller, if it is part of one. If the waiting is
-    cancelled, the call goes on, and `or_else` gets its result.
+    cancelled, the call goes on.
     """
     import asyncio
     import contextvars
 
-    loop = asyncio.get_running_loop()
-    called = loop.run_in_executor(None, contextvars.copy_context().run, call)
-    try:
-        return await asyncio.shield(called)
-    except asyncio.CancelledError:
-
-        def take(ended: asyncio.Future[T]) -> None:
-            if or_else is not None and not ended.cancelled() and ended.exception() is None:
-                or_else(ended.result())
-
-        called.add_done_callback(take)
-        raise
+    run = contextvars.copy_context().run
+    return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, run, call))
