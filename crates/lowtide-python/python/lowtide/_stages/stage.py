@@ -21,9 +21,12 @@ from .._runtime.frames import clear_frames
 from .._runtime.log import log_release, logger
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from typing_extensions import Self
 
     from .._native import Opened, Receipt, StagesReport, Trend
+    from .owning import Owning
 
 T = TypeVar("T")
 
@@ -49,9 +52,10 @@ class Stages:
         to: str | int | None = None,
         process_groups: bool = False,
         keep_frames: bool = False,
+        owns: bool = True,
     ) -> Stage:
         """Returns a stage of this sequence. The arguments are those of `lowtide.stage`."""
-        return Stage(name, self, needs, to, process_groups, keep_frames)
+        return Stage(name, self, needs, to, process_groups, keep_frames, owns)
 
     @overload
     def between(self, name: str) -> Receipt: ...
@@ -103,8 +107,13 @@ def stage(
     to: str | int | None = None,
     process_groups: bool = False,
     keep_frames: bool = False,
+    owns: bool = True,
 ) -> Stage:
-    """Returns a stage: `with lowtide.stage("reranker") as stage: model = stage.own(load())`.
+    """Returns a stage: `with lowtide.stage("reranker"): model = load()`.
+
+    It owns the models, pipelines and sessions that its thread or task makes in the block, if at its end
+    only variables hold them that the block has bound; others it names. Tensors stay. With `owns=False`
+    it owns only what `own` was given.
 
     `needs` is how much memory it will use; if that would not fit, the stage is refused before it
     loads. `to` is a target for its end. `process_groups` destroys communicators too. If an
@@ -113,7 +122,7 @@ def stage(
     debugger.
     """
     return stages_of(device).stage(
-        name, needs=needs, to=to, process_groups=process_groups, keep_frames=keep_frames
+        name, needs=needs, to=to, process_groups=process_groups, keep_frames=keep_frames, owns=owns
     )
 
 
@@ -129,6 +138,7 @@ class Stage:
         to: str | int | None,
         process_groups: bool,
         keep_frames: bool,
+        owns: bool,
     ) -> None:
         self.name = name
         self.stages = stages
@@ -137,6 +147,8 @@ class Stage:
         self._to = to
         self._process_groups = process_groups
         self._keep_frames = keep_frames
+        self._owns = owns
+        self._owning: Owning | None = None
         self._owned: list[object] = []
         self._opened: Opened | None = None
 
@@ -167,16 +179,24 @@ class Stage:
         if has_exit_begun():
             return self
         self._opened = self.stages._native.open(self.name, self._needs)
+        if self._owns:
+            from .owning import Owning
+
+            self._owning = Owning(Stage)
         return self
 
-    def __exit__(self, kind: object, exception: BaseException | None, traceback: object) -> None:
+    def __exit__(
+        self,
+        kind: object,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         if has_exit_begun():
             return
         if exception is not None and not self._keep_frames:
             clear_frames([exception])
-        del traceback
         try:
-            self._end()
+            self._end(traceback)
         except Exception as failure:
             if exception is None:
                 raise
@@ -184,18 +204,21 @@ class Stage:
             words = f"{type(failure).__name__}: {failure}"
             logger().error("the end of stage %s failed: %s", self.name, words)
         finally:
-            self._opened = None
+            self._opened = self._owning = None
             self._owned = []
 
-    def _end(self) -> None:
-        opened, owned = self._opened, self._owned
+    def _end(self, traceback: TracebackType | None) -> None:
+        opened, owned, owning = self._opened, self._owned, self._owning
         self._owned = []
         if opened is None:
             return
         self.look()
         began = time.perf_counter()
         device = self.stages._device
+        closing = [] if owning is None else owning.choose(owned, traceback, device)
+        del traceback
         steps, witness, claim_bytes, *_ = teardown_of(owned, device)
+        steps[:0] = closing
         owned.clear()
         if device is None:
             drop_without_device(steps)
@@ -203,7 +226,7 @@ class Stage:
             # What the allocator took for the stage goes with it. (The C library's heap has the
             # interpreter's memory, too.)
             claim_bytes = max(claim_bytes, opened.taken_bytes(self.stages._releaser))
-        self.receipt = log_release(
+        receipt = log_release(
             self.stages._native.close(
                 opened,
                 f"stage {self.name}",
@@ -215,3 +238,4 @@ class Stage:
                 libraries=libraries_with_groups(device) if self._process_groups else None,
             )
         )
+        self.receipt = receipt if owning is None else owning.told(receipt, self.name)
