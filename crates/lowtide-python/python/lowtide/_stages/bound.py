@@ -17,6 +17,7 @@ from types import CellType, FrameType, FunctionType, ModuleType, TracebackType
 
 from .._native import frame_locals
 from .._why.references.locals import frame_of, locals_of
+from .made import classes
 
 Places = dict[int, int]
 """The instructions at which frames are, by the frame's id."""
@@ -68,36 +69,43 @@ def _stored(frame: FrameType, begin: int, traceback: TracebackType | None) -> di
 
 
 class Bound:
-    """The variables that a block has bound, and what they and `more` lead to.
+    """The variables that a block has bound, and what they and `made` lead to.
 
-    `more` is emptied, because a list is a holder. `owned` is known to have one reference of each. What
-    `opaque` objects refer to counts as held by somebody else.
+    `owned` and `made` are known to have one reference of each. What an object of the class `opaque`
+    refers to counts as held by somebody else.
     """
 
     def __init__(
         self,
         begun: Places,
         traceback: TracebackType | None,
-        more: list[object],
+        made: list[object],
         owned: list[object],
         opaque: type,
     ) -> None:
         self.names: dict[int, str] = {}
         self.objects: dict[int, object] = {}
+        self.outside: set[int] = set()
         self._edges: dict[int, list[int]] = {}
-        self._known = Counter(id(one) for one in owned)
+        self._begun = begun
         self._opaque = (type, ModuleType, opaque)
-        more += owned
+        self._roots = made + owned
+        self._known = Counter(id(one) for one in made + owned)
         frame: FrameType | None = sys._getframe()
         while frame is not None:
             if (begin := begun.get(id(frame))) is not None:
                 for name, is_global in _stored(frame, begin, traceback).items():
-                    self._add(frame, name, is_global, more)
+                    self._add(frame, name, is_global)
             frame = frame.f_back
-        self._follow(begun, more)
-        self.outside = self._held_by_others()
+        self._known.update(id(one) for one in self._roots)
+        models = tuple(classes())
+        # Into models only if it has to be: one of their parts may refer to them.
+        for closed in (models, ()):
+            self._count(closed)
+            if not any(issubclass(type(self.objects[key]), models) for key in self.outside):
+                break
 
-    def _add(self, frame: FrameType, name: str, is_global: bool, more: list[object]) -> None:
+    def _add(self, frame: FrameType, name: str, is_global: bool) -> None:
         value = (frame.f_globals if is_global else locals_of(frame)).get(name)
         if not self._counts(value):
             return
@@ -110,34 +118,43 @@ class Bound:
         elif code.co_flags & 1 and isinstance(snapshot := frame_locals(frame), dict):
             self._known[id(value)] += snapshot.get(name) is value
         self._known[id(held)] += 1
-        more += [value, held]
+        self._roots += [value, held]
 
     def _counts(self, one: object) -> bool:
         return gc.is_tracked(one) and not issubclass(type(one), self._opaque)
 
-    def _follow(self, begun: Places, todo: list[object]) -> None:
+    def _count(self, closed: tuple[type, ...]) -> None:
+        """Finds what the roots lead to, though not into objects of some classes, and what of it is
+        held by somebody else."""
+        self.objects, self._edges, known = {}, {}, Counter(self._known)
+        todo = [one for one in self._roots if one is not None]
         while todo and len(self.objects) < _MOST_OBJECTS:
             one = todo.pop()
-            if id(one) in self.objects or one is None:
+            if id(one) in self.objects:
                 continue
             self.objects[id(one)] = one
-            # The variables of the block's own frames have been counted.
-            held = [] if id(frame_of(one)) in begun else gc.get_referents(one)
-            if type(one) is FunctionType:
-                world = one.__globals__, vars(builtins)
-                held = [other for other in held if all(other is not names for names in world)]
-            held = [other for other in held if self._counts(other)]
+            held = [] if issubclass(type(one), closed) else self._held(one)
             self._edges[id(one)] = [id(other) for other in held]
-            self._known.update(self._edges[id(one)])
+            known.update(self._edges[id(one)])
             todo += held
+        one, held = None, []
         todo.clear()
-
-    def _held_by_others(self) -> set[int]:
         self.objects[0] = object()  # Has as many references as one that nobody else holds.
         counts = {key: sys.getrefcount(one) for key, one in self.objects.items()}
         del self.objects[0]
         none = counts.pop(0)
-        return self.reached(key for key, count in counts.items() if count - none > self._known[key])
+        self.outside = self.reached(
+            key for key, count in counts.items() if count - none > known[key]
+        )
+
+    def _held(self, one: object) -> list[object]:
+        if id(frame_of(one)) in self._begun:
+            return []  # The variables of the block's own frames have been counted.
+        held = gc.get_referents(one)
+        if type(one) is FunctionType:
+            world = one.__globals__, vars(builtins)
+            held = [other for other in held if all(other is not names for names in world)]
+        return [other for other in held if self._counts(other)]
 
     def reached(self, ids: Iterable[int]) -> set[int]:
         """Returns the ids of what some objects lead to, themselves included."""

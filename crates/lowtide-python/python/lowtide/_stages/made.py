@@ -28,7 +28,7 @@ _open: list[Made] = []
 _unwatch: list[Callable[[], None]] = []
 
 
-def _classes() -> list[type]:
+def classes() -> list[type]:
     """Returns the watched classes that are imported."""
     found = [module_value(*place) for place in _WATCHED]
     return [one for one in found if isinstance(one, type)]
@@ -41,7 +41,7 @@ class Made:
         self._found: dict[int, weakref.ref[object]] = {}
         self.foreign: dict[int, weakref.ref[object]] = {}
         """What threads and tasks have made meanwhile that belong to no stage."""
-        self._classes = _classes()
+        self._classes = classes()
         self._outer = _innermost()
         with _lock:
             if not _open:
@@ -63,7 +63,7 @@ class Made:
             _current.set(self._outer)
         # Of a library that the block was first to import, all are its own.
         found = [one for known in self._found.values() if (one := known()) is not None]
-        for late in [cls for cls in _classes() if cls not in self._classes]:
+        for late in [cls for cls in classes() if cls not in self._classes]:
             found += objects_of(late)
         self._found = {}
         if self._outer in _open and self._outer is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from functools import partial
 from types import FunctionType, TracebackType
 
@@ -14,7 +15,7 @@ from .._rungs.registered import close
 from .._rungs.registry import is_onnx
 from .._runtime.data import mib
 from .._runtime.log import logger
-from .._why.references.look import descriptor, instance_dict, item, type_name
+from .._why.references.look import descriptor, type_name
 from .._why.why import why
 from .bound import Bound, Places, places
 from .ended import end, parts_of
@@ -37,15 +38,13 @@ class Owning:
         """Adds to `owned` what only variables hold that the block has bound. Returns how its sessions
         are closed."""
         made = self._made.end()
-        keys, given = [id(one) for one in made], [id(one) for one in owned]
         foreign = self._made.foreign
         if not made and not foreign:
             return []
+        parts = {id(part) for one in made for part in _inside(one)}
+        keys, given = [id(one) for one in made], [id(one) for one in owned]
+        made[:] = [one for one in made if id(one) not in parts]
         found = Bound(self._begun, traceback, made, owned, self._stage)
-        parts = set()
-        for key in keys:
-            inside = item(instance_dict(found.objects[key]) or {}, "_modules")
-            parts |= {id(part) for part in inside.values()} if isinstance(inside, dict) else set()
         outermost = [key for key in keys if key not in parts or key in found.names]
         below = found.reached(given)
         mine = [key for key in outermost if key not in found.outside and key not in given]
@@ -87,6 +86,12 @@ class Owning:
                 logger().warning("stage %s: %s", name, line)
                 receipt = receipt.with_advice(line)
         return receipt
+
+
+def _inside(module: object) -> Iterable[object]:
+    """Returns the children of a module of torch."""
+    children = object.__getattribute__(module, "__dict__").get("_modules")
+    return children.values() if isinstance(children, dict) else ()
 
 
 def _close(known: weakref.ref[object]) -> None:
