@@ -17,6 +17,7 @@ from .._native import empty_receipt, parse_seconds
 from .._release.releasers import releaser_for
 from .._release.teardown import drop_without_device, libraries_with_groups, teardown_of
 from .._runtime import has_exit_begun
+from .._runtime.data import mib
 from .._runtime.frames import clear_frames
 from .._runtime.log import log_release, logger
 
@@ -26,9 +27,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .._native import Opened, Receipt, StagesReport, Trend
+    from .._why.mark import Mark
     from .owning import Owning
 
 T = TypeVar("T")
+_WORTH_BYTES = 1 << 20
+"""What a task keeps is not named below this size."""
+_MOST_NAMED = 3
 
 
 class Stages:
@@ -43,6 +48,7 @@ class Stages:
         self._device = found
         self._releaser = releaser_for(found)
         self._native = NativeStages(self._releaser, budget)
+        self._level: tuple[int, Mark] | None = None
 
     def stage(
         self,
@@ -73,7 +79,30 @@ class Stages:
         if has_exit_begun():
             return empty_receipt(f"after {name}")
         receipt = self._native.between(name, parse_seconds(every))
-        return None if receipt is None else log_release(receipt)
+        return None if receipt is None else log_release(self._kept_by(name, receipt))
+
+    def _kept_by(self, name: str, receipt: Receipt) -> Receipt:
+        """Returns the receipt of a task with what the task keeps, if more is in use than after the one
+        before it."""
+        in_use, last = receipt.after.in_use_bytes, self._level
+        if self._device is None or in_use is None:
+            return receipt
+        if last is not None and in_use < last[0] + _WORTH_BYTES:
+            self._level = min(in_use, last[0]), last[1]
+            return receipt
+        from .._why.mark import Mark
+        from .._why.why import holders
+
+        if last is not None:
+            found, size = last[1].grown(self._device.name)
+            if size >= _WORTH_BYTES:
+                named = holders(found, device=self._device.name, least=_WORTH_BYTES)
+                for one in named[:_MOST_NAMED]:
+                    words = f"{name} keeps {mib(one.bytes or 0)}: `{one.path}` → {one.remedy()}"
+                    receipt = receipt.with_advice(words)
+            del found
+        self._level = in_use, Mark()
+        return receipt
 
     def trend(self) -> Trend:
         """Returns the trend of memory in use over the tasks so far."""
