@@ -299,6 +299,25 @@ class TestStays:
         assert model(BATCH).shape == (2, SIDE)
         assert one.receipt is not None
 
+    def test_an_object_with_tensors_and_without_a_model_is_named(self) -> None:
+        class Engine:
+            def __init__(self) -> None:
+                self.weights = torch.ones(4 << 20)
+
+        with stage("engine") as one:
+            engine = Engine()
+        assert engine.weights is not None and "add stage.own(engine)" in str(one.receipt)
+
+    def test_an_attribute_of_the_object_whose_method_it_is(self) -> None:
+        class Runner:
+            def load(self) -> Any:
+                with stage("self") as one:
+                    self.model = load()
+                return one.receipt
+
+        runner = Runner()
+        assert "add stage.own(self.model)" in str(runner.load()) and runner.model(BATCH) is not None
+
     def test_owns_false_is_the_old_way(self) -> None:
         with stage("old", owns=False) as one:
             model, other = load(), one.own(Encoder())

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _WORTH_BYTES = 1 << 20
-"""What a task keeps is not named below this size."""
+"""What a task or a stage leaves is not named below this size."""
 _MOST_NAMED = 3
 
 
@@ -244,7 +244,8 @@ class Stage:
         self.look()
         began = time.perf_counter()
         device = self.stages._device
-        closing = [] if owning is None else owning.choose(owned, traceback, device)
+        has_grown = not owned and opened.taken_bytes(self.stages._releaser) >= _WORTH_BYTES
+        closing = [] if owning is None else owning.choose(owned, traceback, has_grown)
         del traceback
         steps, witness, claim_bytes, *_ = teardown_of(owned, device)
         steps[:0] = closing
@@ -267,4 +268,4 @@ class Stage:
                 libraries=libraries_with_groups(device) if self._process_groups else None,
             )
         )
-        self.receipt = receipt if owning is None else owning.told(receipt, self.name)
+        self.receipt = receipt if owning is None else owning.told(receipt, self.name, device)
