@@ -4,8 +4,8 @@ numbers.
     print(lowtide.why())                 # what keeps device memory in use, and what frees it
     receipt = lowtide.release()          # returns cached memory to the driver, with a receipt
     lowtide.shutdown(runner)             # drops what only the runner holds, and names other holders
-    with lowtide.stage("reranker") as stage:
-        model = stage.own(load())        # is torn down at the end, also after an exception
+    with lowtide.stage("reranker"):
+        model = load()                   # is torn down at the end, also after an exception
 
 Importing lowtide needs neither torch nor a GPU, and never imports torch.
 """
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from ._sleep.sleep import Ahead, ahead, sleep, status, suspend, wake
     from ._sleep.tag import Tag, discard, tag, tags
     from ._why.answer import Answer
+    from ._why.mark import Mark, mark
     from ._why.why import why
     from ._worker.worker import Worker, WorkerError, WorkerTraceback
 
@@ -78,6 +79,7 @@ __all__ = [
     "Ledger",
     "LedgerKind",
     "LedgerLine",
+    "Mark",
     "Reading",
     "Receipt",
     "Releasable",
@@ -108,6 +110,7 @@ __all__ = [
     "discard",
     "empty_device_cache",
     "idle",
+    "mark",
     "register_cache",
     "register_model",
     "register_session",
@@ -135,6 +138,7 @@ _LAZY = {
         "_sleep.sleep": ("Ahead", "ahead", "sleep", "status", "suspend", "wake"),
         "_sleep.tag": ("Tag", "discard", "tag", "tags"),
         "_why.answer": ("Answer",),
+        "_why.mark": ("Mark", "mark"),
         "_why.why": ("why",),
         "_worker.worker": ("Worker", "WorkerError", "WorkerTraceback"),
     }.items()

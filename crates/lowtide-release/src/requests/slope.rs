@@ -34,12 +34,14 @@ pub struct Trend {
 impl fmt::Display for Trend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Trend { per_update_bytes, samples, rising } = *self;
-        let updates = if samples == 1 { "update" } else { "updates" };
+        if samples < LEAST_SAMPLES {
+            return write!(f, "not known yet: {samples} of {LEAST_SAMPLES} samples");
+        }
         let per_update = Bytes(per_update_bytes.unsigned_abs());
         match per_update_bytes {
-            0 => write!(f, "steady over {samples} {updates}")?,
-            1.. => write!(f, "{per_update} more per update over {samples} {updates}")?,
-            _ => write!(f, "{per_update} less per update over {samples} {updates}")?,
+            0 => write!(f, "steady over {samples} updates")?,
+            1.. => write!(f, "{per_update} more per update over {samples} updates")?,
+            _ => write!(f, "{per_update} less per update over {samples} updates")?,
         }
         f.write_str(if rising { ", rising" } else { "" })
     }
@@ -326,8 +328,9 @@ mod tests {
         let rising = text((0..10).map(|i| BASE + mib(12) * i).collect());
         assert_eq!(rising, "12.0 MiB more per update over 10 updates, rising");
         assert_eq!(text(vec![BASE; 10]), "steady over 10 updates");
-        assert_eq!(text(vec![mib(9), mib(6)]), "3.0 MiB less per update over 2 updates");
-        assert_eq!(text(vec![BASE]), "steady over 1 update");
+        let falling = text((0..8).map(|i| BASE - mib(3) * i).collect());
+        assert_eq!(falling, "3.0 MiB less per update over 8 updates");
+        assert_eq!(text(vec![mib(9), mib(6)]), "not known yet: 2 of 8 samples");
     }
 
     #[test]

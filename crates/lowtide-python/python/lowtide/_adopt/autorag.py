@@ -64,7 +64,7 @@ def _replace_turn(adopted: Adopted, base: ModuleType) -> None:
 
         @functools.wraps(body)
         def run_evaluator(cls: type, *arguments: Any, **keywords: Any) -> object:
-            with ExitStack() as ends, _stages(adopted).stage(cls.__name__) as stage:
+            with ExitStack() as ends, _stages(adopted).stage(cls.__name__, owns=False) as stage:
                 try:
                     return body(_Making(cls, stage), *arguments, **keywords)
                 finally:

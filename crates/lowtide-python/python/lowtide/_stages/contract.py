@@ -175,10 +175,8 @@ def tasks(items: Iterable[T], *, device: object = None, every: float | str = 0.0
     stages = stages_of(device)
     left_out: str | None = None
     try:
-        for item in items:
-            name = (
-                item if isinstance(item, str) else str(getattr(item, "name", type(item).__name__))
-            )
+        for number, item in enumerate(items, 1):
+            name = _task_name(item, number)
             try:
                 yield item
             finally:
@@ -187,6 +185,13 @@ def tasks(items: Iterable[T], *, device: object = None, every: float | str = 0.0
     finally:
         if left_out is not None:
             stages.between(left_out)
+
+
+def _task_name(item: object, number: int) -> str:
+    """Returns the name of a task, or its number: its own, if it is one."""
+    name = item if isinstance(item, str) else getattr(item, "name", None)
+    number = item if type(item) is int else number
+    return name if isinstance(name, str) else f"task {number}"
 
 
 @overload

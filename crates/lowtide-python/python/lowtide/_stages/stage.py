@@ -17,15 +17,23 @@ from .._native import empty_receipt, parse_seconds
 from .._release.releasers import releaser_for
 from .._release.teardown import drop_without_device, libraries_with_groups, teardown_of
 from .._runtime import has_exit_begun
+from .._runtime.data import mib
 from .._runtime.frames import clear_frames
 from .._runtime.log import log_release, logger
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from typing_extensions import Self
 
     from .._native import Opened, Receipt, StagesReport, Trend
+    from .._why.mark import Mark
+    from .owning import Owning
 
 T = TypeVar("T")
+_WORTH_BYTES = 1 << 20
+"""What a task or a stage leaves is not named below this size."""
+_MOST_NAMED = 3
 
 
 class Stages:
@@ -40,6 +48,7 @@ class Stages:
         self._device = found
         self._releaser = releaser_for(found)
         self._native = NativeStages(self._releaser, budget)
+        self._level: tuple[int, Mark] | None = None
 
     def stage(
         self,
@@ -49,9 +58,10 @@ class Stages:
         to: str | int | None = None,
         process_groups: bool = False,
         keep_frames: bool = False,
+        owns: bool = True,
     ) -> Stage:
         """Returns a stage of this sequence. The arguments are those of `lowtide.stage`."""
-        return Stage(name, self, needs, to, process_groups, keep_frames)
+        return Stage(name, self, needs, to, process_groups, keep_frames, owns)
 
     @overload
     def between(self, name: str) -> Receipt: ...
@@ -69,7 +79,30 @@ class Stages:
         if has_exit_begun():
             return empty_receipt(f"after {name}")
         receipt = self._native.between(name, parse_seconds(every))
-        return None if receipt is None else log_release(receipt)
+        return None if receipt is None else log_release(self._kept_by(name, receipt))
+
+    def _kept_by(self, name: str, receipt: Receipt) -> Receipt:
+        """Returns the receipt of a task with what the task keeps, if more is in use than after the one
+        before it."""
+        in_use, last = receipt.after.in_use_bytes, self._level
+        if self._device is None or in_use is None:
+            return receipt
+        if last is not None and in_use < last[0] + _WORTH_BYTES:
+            self._level = min(in_use, last[0]), last[1]
+            return receipt
+        from .._why.mark import Mark
+        from .._why.why import holders
+
+        if last is not None:
+            found, size = last[1].grown(self._device.name)
+            if size >= _WORTH_BYTES:
+                named = holders(found, device=self._device.name, least=_WORTH_BYTES)
+                for one in named[:_MOST_NAMED]:
+                    words = f"{name} keeps {mib(one.bytes or 0)}: `{one.path}` → {one.remedy()}"
+                    receipt = receipt.with_advice(words)
+            del found
+        self._level = in_use, Mark()
+        return receipt
 
     def trend(self) -> Trend:
         """Returns the trend of memory in use over the tasks so far."""
@@ -103,8 +136,13 @@ def stage(
     to: str | int | None = None,
     process_groups: bool = False,
     keep_frames: bool = False,
+    owns: bool = True,
 ) -> Stage:
-    """Returns a stage: `with lowtide.stage("reranker") as stage: model = stage.own(load())`.
+    """Returns a stage: `with lowtide.stage("reranker"): model = load()`.
+
+    It owns the models, pipelines and sessions that its thread or task makes in the block, if at its end
+    only variables hold them that the block has bound; others it names. Tensors stay. With `owns=False`
+    it owns only what `own` was given.
 
     `needs` is how much memory it will use; if that would not fit, the stage is refused before it
     loads. `to` is a target for its end. `process_groups` destroys communicators too. If an
@@ -113,7 +151,7 @@ def stage(
     debugger.
     """
     return stages_of(device).stage(
-        name, needs=needs, to=to, process_groups=process_groups, keep_frames=keep_frames
+        name, needs=needs, to=to, process_groups=process_groups, keep_frames=keep_frames, owns=owns
     )
 
 
@@ -129,6 +167,7 @@ class Stage:
         to: str | int | None,
         process_groups: bool,
         keep_frames: bool,
+        owns: bool,
     ) -> None:
         self.name = name
         self.stages = stages
@@ -137,6 +176,8 @@ class Stage:
         self._to = to
         self._process_groups = process_groups
         self._keep_frames = keep_frames
+        self._owns = owns
+        self._owning: Owning | None = None
         self._owned: list[object] = []
         self._opened: Opened | None = None
 
@@ -167,16 +208,24 @@ class Stage:
         if has_exit_begun():
             return self
         self._opened = self.stages._native.open(self.name, self._needs)
+        if self._owns:
+            from .owning import Owning
+
+            self._owning = Owning(Stage)
         return self
 
-    def __exit__(self, kind: object, exception: BaseException | None, traceback: object) -> None:
+    def __exit__(
+        self,
+        kind: object,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         if has_exit_begun():
             return
         if exception is not None and not self._keep_frames:
             clear_frames([exception])
-        del traceback
         try:
-            self._end()
+            self._end(traceback)
         except Exception as failure:
             if exception is None:
                 raise
@@ -184,18 +233,22 @@ class Stage:
             words = f"{type(failure).__name__}: {failure}"
             logger().error("the end of stage %s failed: %s", self.name, words)
         finally:
-            self._opened = None
+            self._opened = self._owning = None
             self._owned = []
 
-    def _end(self) -> None:
-        opened, owned = self._opened, self._owned
+    def _end(self, traceback: TracebackType | None) -> None:
+        opened, owned, owning = self._opened, self._owned, self._owning
         self._owned = []
         if opened is None:
             return
         self.look()
         began = time.perf_counter()
         device = self.stages._device
+        has_grown = not owned and opened.taken_bytes(self.stages._releaser) >= _WORTH_BYTES
+        closing = [] if owning is None else owning.choose(owned, traceback, has_grown)
+        del traceback
         steps, witness, claim_bytes, *_ = teardown_of(owned, device)
+        steps[:0] = closing
         owned.clear()
         if device is None:
             drop_without_device(steps)
@@ -203,7 +256,7 @@ class Stage:
             # What the allocator took for the stage goes with it. (The C library's heap has the
             # interpreter's memory, too.)
             claim_bytes = max(claim_bytes, opened.taken_bytes(self.stages._releaser))
-        self.receipt = log_release(
+        receipt = log_release(
             self.stages._native.close(
                 opened,
                 f"stage {self.name}",
@@ -215,3 +268,4 @@ class Stage:
                 libraries=libraries_with_groups(device) if self._process_groups else None,
             )
         )
+        self.receipt = receipt if owning is None else owning.told(receipt, self.name, device)

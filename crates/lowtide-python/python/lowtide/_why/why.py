@@ -11,6 +11,7 @@ from .._native import Examination, Holder, examine
 from .._runtime.data import counted
 from .alone import EXAMINING
 from .answer import Answer, Cut
+from .mark import Mark
 from .memory.listed import Listed
 from .naming.cuts import Keys
 from .naming.found import Naming
@@ -20,8 +21,9 @@ from .references.look import AnyDict, full_type_name, type_name
 _MOST_HELD = 12
 
 
-def why(target: object = None, device: object = None) -> Answer:
-    """Returns what keeps device memory in use; or, with a target, what keeps that object alive.
+def why(target: object = None, device: object = None, *, since: Mark | None = None) -> Answer:
+    """Returns what keeps device memory in use; or, with a target, what keeps that object alive. `since`
+    a mark, it is only about tensors whose memory is newer.
 
     Without a device it is about LOWTIDE_DEVICE, else torch's current accelerator. If there is none,
     it is about tensors in host memory, and the answer notes that.
@@ -33,7 +35,7 @@ def why(target: object = None, device: object = None) -> Answer:
     The interpreter's lock is held meanwhile; the answer says for how long.
     """
     name = None if target is not None and device is None else _device_name(device)
-    asking = _Asking(target, name, is_default=device is None and device_of(None) is None)
+    asking = _Asking(target, name, since, is_default=device is None and device_of(None) is None)
     del target
     return asking.answer(caller_scope())
 
@@ -52,8 +54,11 @@ def _device_name(device: object) -> str:
 class _Asking:
     """One question. A cut asks it again when it is applied."""
 
-    def __init__(self, target: object, device: str | None, *, is_default: bool) -> None:
+    def __init__(
+        self, target: object, device: str | None, since: Mark | None, *, is_default: bool
+    ) -> None:
         self._device = device
+        self._since = since
         self._is_default = is_default
         self._is_about_target = target is not None
         self._target = target
@@ -87,7 +92,10 @@ class _Asking:
 
     def _examine(self, target: object) -> Examination:
         targets = [target] if self._is_about_target else None
-        question = Question(targets, device=self._device, most=_MOST_HELD)
+        is_new = targets is None and self._since is not None
+        if is_new and self._since is not None:
+            targets = self._since.grown(self._device)[0]
+        question = Question(targets, grouped=is_new, device=self._device, most=_MOST_HELD)
         del target, targets
         return examine(question)
 
