@@ -1,8 +1,30 @@
 //! What is refused: every command that has `--json` prints JSON then, too.
 
+use std::process::{Command, Output};
+
 use serde_json::Value;
 
-use crate::program::Machine;
+use crate::agents::program::World;
+use crate::program::one_line;
+use crate::suspend::{self, Idle};
+
+/// Runs a command line without a driver, in a world of its own.
+fn run(world: &World, line: &str) -> Output {
+    let words: Vec<&str> = line.split(' ').collect();
+    let mut command = suspend::command(world, &words);
+    for library in ["LOWTIDE_CUDA_LIBRARY", "LOWTIDE_NVML_LIBRARY"] {
+        command.env(library, "/nowhere/library.so");
+    }
+    command.output().expect("lowtide runs")
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    one_line(&String::from_utf8_lossy(&output.stderr))
+}
 
 /// Command lines that end badly on a machine without a GPU: those that are wrong, and those that cannot be done.
 const BAD: [&str; 21] = [
@@ -31,33 +53,31 @@ const BAD: [&str; 21] = [
 
 #[test]
 fn every_command_prints_json_also_where_it_refuses() {
-    let machine = Machine::without_gpu();
+    let world = World::new();
     for line in BAD {
-        let words: Vec<&str> = line.split(' ').collect();
-        let finished = machine.run(&words);
-        let printed: Value = serde_json::from_str(&finished.out())
-            .unwrap_or_else(|why| panic!("{line}: {why}: {:?} {}", finished.out(), finished.err()));
-        assert_ne!(finished.code(), 0, "{line}");
+        let done = run(&world, line);
+        let printed: Value = serde_json::from_str(&out(&done))
+            .unwrap_or_else(|why| panic!("{line}: {why}: {:?} {}", out(&done), err(&done)));
+        assert!(!done.status.success(), "{line}");
         assert_eq!(printed["answer"], "refused", "{line}: {printed}");
-        let why = &printed["reason"];
-        assert!(
-            why.as_str().is_some_and(|it| it.len() > 10) || printed["refusal"].is_object(),
-            "{line}: {printed}"
-        );
-        assert!(!finished.err().is_empty(), "{line}: people are told, too");
+        let has_reason = printed["reason"].as_str().is_some_and(|reason| reason.len() > 10);
+        assert!(has_reason || printed["refusal"].is_object(), "{line}: {printed}");
+        assert!(!done.stderr.is_empty(), "{line}: people are told, too");
     }
+    let none: Value = serde_json::from_str(&out(&run(&world, "status --json"))).expect("JSON");
+    assert!(none["reason"].as_str().is_some_and(|why| why.contains("lowtide run")), "{none}");
 }
 
 #[test]
 fn no_command_that_has_json_is_forgotten() {
-    let machine = Machine::without_gpu();
-    let help = machine.run(&["--help"]).out();
+    let world = World::new();
+    let help = out(&run(&world, "--help"));
     let listed = help.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
     let commands: Vec<&str> =
         listed.filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase())).collect();
     assert!(commands.contains(&"doctor"), "{help}");
     for command in commands {
-        let has_json = machine.run(&[command, "--help"]).out().contains("--json");
+        let has_json = out(&run(&world, &format!("{command} --help"))).contains("--json");
         let tried = BAD.iter().filter(|line| line.split(' ').next() == Some(command)).count();
         assert_eq!(has_json, tried > 1, "{command}");
     }
@@ -65,27 +85,37 @@ fn no_command_that_has_json_is_forgotten() {
 
 #[test]
 fn what_run_starts_has_options_of_its_own() {
-    let machine = Machine::without_gpu();
-    let finished = machine.run(&["run", "no such program", "--json"]);
-    assert_eq!((finished.code(), finished.out().as_str()), (3, ""));
+    let world = World::new();
+    let done = run(&world, "run --without-agent-if-broken /no/such/program --json");
+    assert_eq!((done.status.code(), out(&done)), (Some(3), String::new()));
 }
 
 #[test]
 fn host_memory_has_two_names() {
-    let machine = Machine::without_gpu();
+    let world = World::new();
     for name in ["host", "cpu"] {
-        let report = machine.run(&["doctor", "--json", "--device", name]).json();
+        let report = out(&run(&world, &format!("doctor --json --device {name}")));
+        let report: Value = serde_json::from_str(&report).expect("JSON");
         assert_eq!(report["devices"][0]["id"], "host");
     }
 }
 
 #[test]
-fn a_size_has_a_unit() {
-    let machine = Machine::without_gpu();
+fn a_size_has_a_unit_unless_it_is_zero() {
+    let world = World::new();
     for line in ["release 1 --to 512", "replay /nowhere --memory 1.5"] {
-        let finished = machine.run(&line.split(' ').collect::<Vec<_>>());
-        assert_eq!(finished.code(), 2, "{line}");
-        assert!(finished.err().contains("has no unit; write "), "{}", finished.err());
+        let done = run(&world, line);
+        assert_eq!(done.status.code(), Some(2), "{line}");
+        assert!(err(&done).contains("has no unit; write "), "{}", err(&done));
     }
-    assert_eq!(machine.run(&["release", "1", "--to", "0"]).code(), 3, "zero needs none");
+    assert_eq!(run(&world, "release 1 --to 0").status.code(), Some(3));
+}
+
+#[test]
+fn suspend_names_the_missing_driver_first() {
+    let world = World::new();
+    let idle = Idle(Command::new("sleep").arg("600").spawn().expect("sleep runs"));
+    let said = err(&run(&world, &format!("suspend {}", idle.0.id())));
+    let driver = "lowtide: the helper cannot use the driver: no GPU can be used: the CUDA driver";
+    assert!(said.starts_with(driver), "{said}");
 }

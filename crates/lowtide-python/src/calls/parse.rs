@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lowtide::device::{Bytes, ParseBytesError};
-use lowtide::release::{IdleOptions, Target};
+use lowtide::release::{Target, parse_time};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -92,13 +92,10 @@ pub(crate) fn parse_seconds(value: &Bound<'_, PyAny>) -> PyResult<f64> {
     }
     let text: String = value.extract()?;
     let text = text.replace(' ', "");
-    let has_unit =
-        text.starts_with(|c: char| c.is_ascii_digit()) && text.ends_with(char::is_alphabetic);
-    let options = has_unit.then(|| text.parse::<IdleOptions>().ok()).flatten();
-    let options = options.ok_or_else(|| {
+    let time = parse_time(&text).ok_or_else(|| {
         PyValueError::new_err(format!(
             "{text:?} is not a time; write seconds, or a time such as \"250ms\", \"30s\", \"5m\" or \"1h\""
         ))
     })?;
-    Ok(options.after.as_secs_f64())
+    Ok(time.as_secs_f64())
 }
