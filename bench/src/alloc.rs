@@ -47,7 +47,7 @@ const CHUNK_MOST: u64 = 1 << 30;
 )]
 pub(crate) struct Options {
     /// Run on a real device: host, cuda:0, …
-    #[arg(long, value_name = "DEVICE")]
+    #[arg(long, value_name = "DEVICE", value_parser = devices::named)]
     device: Option<DeviceId>,
     /// The number of live blocks.
     #[arg(long, value_name = "COUNT", default_value_t = 10_000, value_parser = numbers::whole::<u32>("", 2, 10_000_000))]

@@ -1,6 +1,6 @@
 //! The options of `lowtide-bench sleep`.
 
-use lowtide_cli::arguments::numbers;
+use lowtide_cli::arguments::{devices, numbers};
 use lowtide_device::DeviceId;
 
 #[derive(Debug, Clone, clap::Args)]
@@ -13,7 +13,7 @@ use lowtide_device::DeviceId;
 )]
 pub(crate) struct Options {
     /// The device: host, cuda:0, … By default the first GPU, or host without one.
-    #[arg(long, value_name = "DEVICE")]
+    #[arg(long, value_name = "DEVICE", value_parser = devices::named)]
     pub(super) device: Option<DeviceId>,
     /// The number of processes, for first sleeps. By default 5, on host 1.
     #[arg(long, value_name = "COUNT", value_parser = numbers::whole::<u32>("", 1, 100))]

@@ -19,7 +19,7 @@ pub mod line;
 pub use self::agent::client::{AskError, ask};
 pub use self::agent::messages::{
     Answer, Ask, ContextStatus, LINE_MOST, NoRoom, Request, Resumed, SOCKET, Status, Staying,
-    Unreadable, VERSION, Woken, socket_name,
+    Unreadable, VERSION, WITHOUT_GPU, Woken, socket_name,
 };
 pub use self::agent::obstacle::{Obstacle, ParseObstacleError};
 pub use self::agent::sharing::{ShareAnswer, ShareAsk};

@@ -274,9 +274,9 @@ def test_r32_the_summary_has_before_after_and_freed() -> None:
     device.free(device.allocate(100 * MIB))
     lines = lowtide.empty_device_cache(device).summary().splitlines()
     assert [line.split()[0] for line in lines] == ["Before:", "After:", "Freed:"]
-    assert "reserved    104.86 MB" in lines[0]
-    assert "reserved      0.00 MB" in lines[1]
-    assert "reserved    104.86 MB" in lines[2]
+    assert "reserved    100.00 MiB" in lines[0]
+    assert "reserved      0.00 MiB" in lines[1]
+    assert "reserved    100.00 MiB" in lines[2]
     assert all("in use on the device" in line for line in lines)
 
 

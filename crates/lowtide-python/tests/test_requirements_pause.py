@@ -179,7 +179,7 @@ def test_r42_one_info_line_says_before_after_and_freed(caplog: pytest.LogCapture
     device.free(device.allocate(96 * MIB))
     gate.resume()
     (record,) = caplog.records
-    wanted = "resume: reserved 96.0 MB before, 0.0 MB after, 96.0 MB freed"
+    wanted = "resume: reserved 96.0 MiB before, 0.0 MiB after, 96.0 MiB freed"
     assert (record.levelname, record.getMessage()) == ("INFO", wanted)
 
 

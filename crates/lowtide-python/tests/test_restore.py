@@ -370,7 +370,7 @@ def test_r32_an_idle_release_logs_before_after_and_freed(caplog: pytest.LogCaptu
     assert idle.tick() is not None
     lines = [record.getMessage() for record in caplog.records]
     assert [line.split()[0] for line in lines[-3:]] == ["Before:", "After:", "Freed:"]
-    assert all("MB" in line for line in lines[-3:])
+    assert all("MiB" in line for line in lines[-3:])
 
 
 @pytest.fixture(autouse=True)

@@ -169,13 +169,25 @@ def test_a_circle_is_found(tmp_path: Path) -> None:
 FOR_TESTS = {"LOWTIDE_DOUBLE", "LOWTIDE_DOUBLE_STATE", "LOWTIDE_HELPER"}
 
 
-def test_every_variable_of_the_product_is_on_a_page() -> None:
+def test_every_variable_of_the_product_is_in_the_help_and_on_a_page() -> None:
     sources = [*PACKAGE.rglob("*.py"), *(ROOT / "crates").glob("*/src/**/*.rs")]
     product = [path for path in sources if "lowtide-testing" not in path.parts]
     named = {
         name for path in product for name in re.findall(r"\bLOWTIDE_[A-Z_]+\b", path.read_text())
     }
+    table = (ROOT / "crates/lowtide-cli/src/program/variables.txt").read_text()
+    told = set(re.findall(r"^  (LOWTIDE_[A-Z_]+) ", table, re.MULTILINE))
+    assert sorted(named - FOR_TESTS) == sorted(told)
     pages = " ".join(
         path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     )
-    assert sorted(name for name in named - FOR_TESTS if not re.search(rf"\b{name}\b", pages)) == []
+    assert sorted(name for name in told if not re.search(rf"\b{name}\b", pages)) == []
+
+
+def test_the_profile_of_the_front_page_names_crates_that_the_crate_uses() -> None:
+    page = (ROOT / "crates/lowtide/src/front_page.md").read_text()
+    named = set(re.findall(r"^\[profile\.dev\.package\.([\w-]+)\]", page, re.MULTILINE))
+    used = set(
+        re.findall(r"^(lowtide-\w+)", (CRATES["lowtide"] / "Cargo.toml").read_text(), re.MULTILINE)
+    )
+    assert "lowtide-device" in named and named <= used

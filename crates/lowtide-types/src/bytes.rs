@@ -8,7 +8,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A number of bytes. Printed in MiB; a plain number in JSON.
+/// A number of bytes. Printed in MiB, and in no other unit; a plain number in JSON.
 ///
 /// ```
 /// use lowtide_types::Bytes;
@@ -80,10 +80,7 @@ impl fmt::Display for Bytes {
         // Tenths of MiB in whole numbers: no rounding up to a size that is not there.
         let tenths = (u128::from(self.0) * 10) >> 20;
         if tenths == 0 && self.0 > 0 {
-            return f.pad(&format!(
-                "{:.1} KiB",
-                f64::from(u32::try_from(self.0).unwrap_or(0)) / 1024.0
-            ));
+            return f.pad(&format!("0.{:03} MiB", (self.0 * 1000) >> 20));
         }
         let whole = (tenths / 10).to_string();
         let mut text = String::with_capacity(whole.len() + 8);
@@ -141,9 +138,20 @@ impl Sum for Bytes {
 
 /// A text that is not a size.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{text:?} is not a size; write a number with a unit: 512MiB, 1.5GiB or 50 MB")]
-pub struct ParseBytesError {
-    text: String,
+#[non_exhaustive]
+pub enum ParseBytesError {
+    /// It is something else.
+    #[error("{text:?} is not a size; write a number with a unit: 512MiB, 1.5GiB or 50 MB")]
+    NoSize {
+        /// The text.
+        text: String,
+    },
+    /// It has no unit and is not zero: "512" is hardly ever meant as 512 bytes.
+    #[error("{text:?} has no unit; write {text}MiB, or {text}B for bytes")]
+    NoUnit {
+        /// The text.
+        text: String,
+    },
 }
 
 impl FromStr for Bytes {
@@ -156,8 +164,8 @@ impl FromStr for Bytes {
         reason = "the product is checked to lie in the range of u64"
     )]
     fn from_str(text: &str) -> Result<Bytes, ParseBytesError> {
-        let bad = || ParseBytesError { text: text.to_owned() };
         let trimmed = text.trim();
+        let bad = || ParseBytesError::NoSize { text: text.to_owned() };
         let is_number = |c: char| c.is_ascii_digit() || matches!(c, '.' | '_');
         let digits = trimmed.find(|c: char| !is_number(c)).unwrap_or(trimmed.len());
         let (number, unit) = trimmed.split_at(digits);
@@ -174,10 +182,13 @@ impl FromStr for Bytes {
             "t" | "tib" => 1 << 40,
             _ => return Err(bad()),
         };
+        let value = number.parse::<f64>().map_err(|_| bad())? * scale as f64;
+        if unit.is_empty() && value > 0.0 {
+            return Err(ParseBytesError::NoUnit { text: trimmed.to_owned() });
+        }
         if let Ok(whole) = number.parse::<u64>() {
             return whole.checked_mul(scale).map(Bytes).ok_or_else(bad);
         }
-        let value = number.parse::<f64>().map_err(|_| bad())? * scale as f64;
         if (0.0..u64::MAX as f64).contains(&value) { Ok(Bytes(value as u64)) } else { Err(bad()) }
     }
 }
@@ -189,7 +200,8 @@ mod tests {
     #[test]
     fn prints_with_a_unit_and_never_rounds_up() {
         assert_eq!(Bytes::ZERO.to_string(), "0.0 MiB");
-        assert_eq!(Bytes(512).to_string(), "0.5 KiB");
+        assert_eq!(Bytes(512).to_string(), "0.000 MiB");
+        assert_eq!(Bytes::kib(4).to_string(), "0.003 MiB");
         assert_eq!(Bytes(Bytes::mib(2).0 - 1).to_string(), "1.9 MiB");
         assert_eq!(Bytes::gib(140).to_string(), "143,360.0 MiB");
     }
@@ -198,12 +210,17 @@ mod tests {
     fn reads_what_people_write_and_refuses_the_rest() {
         assert_eq!("512MiB".parse(), Ok(Bytes::mib(512)));
         assert_eq!(" 2 g ".parse(), Ok(Bytes::gib(2)));
-        assert_eq!("4096".parse(), Ok(Bytes(4096)));
+        assert_eq!("4096B".parse(), Ok(Bytes(4096)));
+        assert_eq!("0".parse(), Ok(Bytes::ZERO));
         assert_eq!("0.5k".parse(), Ok(Bytes(512)));
         assert_eq!("50 MB".parse(), Ok(Bytes(50_000_000)));
         assert_eq!("6GB".parse(), Ok(Bytes(6_000_000_000)));
         assert_eq!("1.5kB".parse(), Ok(Bytes(1500)));
-        assert_eq!("50_000_000".parse(), Ok(Bytes(50_000_000)));
+        assert_eq!("50_000_000 B".parse(), Ok(Bytes(50_000_000)));
+        for bare in ["512", " 1.5 ", "50_000_000"] {
+            let text = bare.trim().to_owned();
+            assert_eq!(bare.parse::<Bytes>(), Err(ParseBytesError::NoUnit { text }));
+        }
         for bad in [
             "",
             "MiB",

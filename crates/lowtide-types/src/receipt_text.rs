@@ -44,39 +44,39 @@ impl Receipt {
         format!("{name} on {device}: {verdict}, {freed}{claimed}{numbers} in {took_ms:.1} ms")
     }
 
-    /// Returns the line about reserved memory before and after, in MB of 1024² bytes to one
-    /// decimal (R42).
+    /// Returns the line about reserved memory before and after, in MiB to one decimal (R42).
     pub fn reserved_line(&self) -> String {
         let (before, after) = (self.before.reserved, self.after.reserved);
         let (before, after) = (before.0.cast_signed(), after.0.cast_signed());
         format!(
             "{}: reserved {} before, {} after, {} freed",
             printable(&self.name),
-            in_mb(before, 1 << 20, 1),
-            in_mb(after, 1 << 20, 1),
-            in_mb(before - after, 1 << 20, 1)
+            mib(before, 1),
+            mib(after, 1),
+            mib(before - after, 1)
         )
     }
 
-    /// Returns the lines Before, After and Freed, in MB of 1,000,000 bytes to two decimals (R32).
+    /// Returns the lines Before, After and Freed, in MiB to two decimals (R32).
     pub fn summary(&self) -> String {
         let Receipt { before, after, .. } = self;
         let row = |name: &str, reading: &Reading| {
-            let driver =
-                reading.driver.map_or_else(|| "unknown".to_owned(), |it| mb(it.0.cast_signed()));
+            let driver = reading
+                .driver
+                .map_or_else(|| "unknown".to_owned(), |it| mib(it.0.cast_signed(), 2));
             let own = reading.own.map_or_else(String::new, |own| {
-                format!(" ({} by this process)", mb(own.0.cast_signed()))
+                format!(" ({} by this process)", mib(own.0.cast_signed(), 2))
             });
             format!(
-                "{name:<8}allocated {:>12}, reserved {:>12}; in use on the device {driver:>12}{own}\n",
-                mb(reading.allocated.0.cast_signed()),
-                mb(reading.reserved.0.cast_signed()),
+                "{name:<8}allocated {:>13}, reserved {:>13}; in use on the device {driver:>13}{own}\n",
+                mib(reading.allocated.0.cast_signed(), 2),
+                mib(reading.reserved.0.cast_signed(), 2),
             )
         };
-        let less = |one: Bytes, other: Bytes| mb(one.0.cast_signed() - other.0.cast_signed());
-        let driver = self.freed_bytes.map_or_else(|| "unknown".to_owned(), mb);
+        let less = |one: Bytes, other: Bytes| mib(one.0.cast_signed() - other.0.cast_signed(), 2);
+        let driver = self.freed_bytes.map_or_else(|| "unknown".to_owned(), |bytes| mib(bytes, 2));
         let freed = format!(
-            "{:<8}allocated {:>12}, reserved {:>12}; in use on the device {driver:>12}",
+            "{:<8}allocated {:>13}, reserved {:>13}; in use on the device {driver:>13}",
             "Freed:",
             less(before.allocated, after.allocated),
             less(before.reserved, after.reserved),
@@ -134,18 +134,13 @@ fn freed_text(freed: Option<i64>) -> String {
     }
 }
 
-/// Formats MB of 1,000,000 bytes to two decimals.
-fn mb(bytes: i64) -> String {
-    in_mb(bytes, 1_000_000, 2)
-}
-
-/// Formats MB of so many bytes, in whole numbers, so that nothing is lost to rounding of floats.
-fn in_mb(bytes: i64, unit: u128, decimals: u32) -> String {
+/// Formats MiB, in whole numbers, so that nothing is lost to rounding of floats.
+fn mib(bytes: i64, decimals: u32) -> String {
     let parts = 10_u128.pow(decimals);
-    let rounded = (u128::from(bytes.unsigned_abs()) * parts + unit / 2) / unit;
+    let rounded = (u128::from(bytes.unsigned_abs()) * parts + (1 << 19)) >> 20;
     let sign = if bytes < 0 && rounded > 0 { "-" } else { "" };
     let (whole, part) = (rounded / parts, rounded % parts);
-    format!("{sign}{whole}.{part:0width$} MB", width = decimals as usize)
+    format!("{sign}{whole}.{part:0width$} MiB", width = decimals as usize)
 }
 
 impl fmt::Display for Receipt {

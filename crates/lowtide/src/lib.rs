@@ -20,7 +20,7 @@ pub mod device {
     pub use lowtide_device::{
         Address, Device, DeviceInfo, Error, HostMemory, HostOptions, Result, Stream, known_devices,
     };
-    pub use lowtide_types::{Bytes, DeviceId, Source, Usage, signed};
+    pub use lowtide_types::{Bytes, DeviceId, ParseBytesError, Source, Usage, signed};
 }
 
 /// Allocation: blocks of device memory that can sleep and wake under the same addresses.

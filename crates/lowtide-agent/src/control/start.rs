@@ -7,7 +7,7 @@ use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use lowtide_device::cuda::Driver;
-use lowtide_proto::{Answer, Ask};
+use lowtide_proto::{Answer, Ask, WITHOUT_GPU};
 
 use crate::control::{socket, waker, worker};
 use crate::driver::library;
@@ -48,6 +48,14 @@ pub(crate) fn start() {
         unsafe { on_exit(before_exit, ptr::null_mut()) };
         socket::start();
     });
+}
+
+/// Says once that the driver has no device for the process.
+pub(crate) fn say_why_not(code: i32) {
+    static SAID: Once = Once::new();
+    if !settings::is_off() {
+        SAID.call_once(|| say!("warning: nothing of this program can be freed here: cuInit failed with code {code}; {WITHOUT_GPU}"));
+    }
 }
 
 /// Has the process resumed before it exits.

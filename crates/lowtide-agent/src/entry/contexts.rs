@@ -13,6 +13,8 @@ hooks! {
         let code = real(flags);
         if code == SUCCESS {
             caught(start::start);
+        } else {
+            caught(|| start::say_why_not(code));
         }
         code
     };

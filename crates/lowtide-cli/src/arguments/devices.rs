@@ -3,6 +3,7 @@
 use std::fmt;
 
 use lowtide_device::{Device, DeviceId, Error, known_devices};
+use lowtide_types::ParseDeviceIdError;
 
 /// A device that was named and is not available.
 #[derive(Debug)]
@@ -28,6 +29,14 @@ impl fmt::Display for MissingDevice {
 }
 
 impl std::error::Error for MissingDevice {}
+
+/// Reads the name of a device. `cpu`, as Python calls it, is `host`.
+///
+/// # Errors
+/// If it cannot be the name of one.
+pub fn named(text: &str) -> Result<DeviceId, ParseDeviceIdError> {
+    if text == "cpu" { Ok(DeviceId::Host) } else { text.parse() }
+}
 
 /// Returns the device that is meant where none was named: the first GPU, or `host` without one.
 pub fn best() -> DeviceId {

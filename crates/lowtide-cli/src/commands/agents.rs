@@ -14,15 +14,21 @@ use lowtide_proto::line::at_socket;
 use lowtide_proto::{Answer, Ask, AskError, SOCKET, Status, socket_name};
 use lowtide_release::IdleOptions;
 use lowtide_types::{Bytes, Receipt};
+use serde::Serialize;
 
 use crate::commands::helper::{self, SuspendedProcess};
+use crate::commands::started::{self, Started};
 use crate::program::ending::Ending;
-use crate::text::page::{self, Page};
+use crate::text::page::{self, Page, Refused};
+
+/// What `status` says where there is nothing to list.
+const NONE: &str =
+    "no program of this user was started with `lowtide run`; `lowtide run -- COMMAND` starts one";
 
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Programs that were started with `lowtide run` have an agent. Without a process, shows all of this \
-                  user's. Ends with 3 if there is no agent in the process that is named."
+                  user's. Ends with 3 if the process that is named was not started so."
 )]
 pub(crate) struct StatusOptions {
     /// The number of a process.
@@ -58,16 +64,38 @@ pub(crate) struct ReleaseOptions {
     to: Option<Bytes>,
 }
 
-/// Shows what programs with an agent have on their devices.
+/// A program that `run` has started.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Program {
+    /// Its agent has answered.
+    Answered(Box<Status>),
+    /// No agent has, because there is none yet, or it did not in time.
+    Silent(Started),
+}
+
+impl Program {
+    fn pid(&self) -> u32 {
+        match self {
+            Program::Answered(status) => status.pid,
+            Program::Silent(started) => started.pid,
+        }
+    }
+}
+
+/// Shows what programs that `run` has started have on their devices.
 pub(crate) fn status(options: &StatusOptions) -> anyhow::Result<Ending> {
     let folder = PrivateFolder::of_user()?;
-    let agents = match options.pid {
-        Some(pid) => vec![status_of(&socket_of(&folder, pid)?, pid)?],
+    let programs = match options.pid {
+        Some(pid) => vec![program(&folder, pid)?],
         None => all(&folder)?,
     };
     if options.json {
-        for agent in &agents {
-            page::print_json_line(agent)?;
+        for program in &programs {
+            page::print_json_line(program)?;
+        }
+        if programs.is_empty() {
+            page::print_json_line(&Refused::because(NONE))?;
         }
         return Ok(Ending::Proved);
     }
@@ -76,11 +104,18 @@ pub(crate) fn status(options: &StatusOptions) -> anyhow::Result<Ending> {
     for process in &suspended {
         page.row(&format!("process {}", process.pid), &process.need());
     }
-    if agents.is_empty() && suspended.is_empty() {
-        page.line("no program of this user has an agent; `lowtide run -- COMMAND` starts one");
+    if programs.is_empty() && suspended.is_empty() {
+        page.line(NONE);
     }
-    for agent in &agents {
-        describe(&mut page, agent, options.pid.is_some());
+    for program in &programs {
+        match program {
+            Program::Answered(agent) => describe(&mut page, agent, options.pid.is_some()),
+            Program::Silent(started) => {
+                title(&mut page, started.pid);
+                page.row("state", &started.reason);
+                page.blank();
+            }
+        }
     }
     page.print()?;
     Ok(Ending::Proved)
@@ -203,11 +238,15 @@ fn state_of(status: &Status) -> &'static str {
     }
 }
 
-fn describe(page: &mut Page, status: &Status, in_detail: bool) {
-    // Its end may have come meanwhile; a title without a command says enough.
-    let command = fs::read(format!("/proc/{}/cmdline", status.pid)).unwrap_or_default();
+/// Adds a process and its command line. Its end may have come meanwhile; a title without a command says enough.
+fn title(page: &mut Page, pid: u32) {
+    let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let command = String::from_utf8_lossy(&command).replace('\0', " ");
-    page.title(&format!("process {}", status.pid), &command);
+    page.title(&format!("process {pid}"), &command);
+}
+
+fn describe(page: &mut Page, status: &Status, in_detail: bool) {
+    title(page, status.pid);
     page.row("state", state_of(status));
     match status.idle_s {
         Some(idle_s) => {
@@ -246,8 +285,12 @@ fn describe(page: &mut Page, status: &Status, in_detail: bool) {
 
 /// Asks every agent of this user, all at once: one that does not answer keeps nobody waiting. A socket that nobody
 /// serves any more is removed.
-fn all(folder: &PrivateFolder) -> anyhow::Result<Vec<Status>> {
-    let mut asked = Vec::new();
+fn all(folder: &PrivateFolder) -> anyhow::Result<Vec<Program>> {
+    let (mut asked, mut found) = (Vec::new(), Vec::new());
+    let silent = |pid, reason: String| {
+        page::complain(&format!("process {pid} {reason}"));
+        Program::Silent(Started { pid, agent: None, reason })
+    };
     for name in folder.names()? {
         let Some(name) = name.to_str().filter(|name| name.starts_with(SOCKET)) else { continue };
         let Some(pid) = name.rsplit('-').next().and_then(|pid| pid.parse().ok()) else { continue };
@@ -259,20 +302,21 @@ fn all(folder: &PrivateFolder) -> anyhow::Result<Vec<Status>> {
             continue;
         }
         if is_stopped(pid) {
-            page::complain(&format!(
-                "process {pid} does not answer: it is stopped; `kill -CONT {pid}` lets it go on"
-            ));
+            let why = format!("does not answer: it is stopped; `kill -CONT {pid}` lets it go on");
+            found.push(silent(pid, why));
             continue;
         }
         asked.push((pid, thread::spawn(move || status_of(&socket, pid))));
     }
-    let mut found = Vec::new();
     for (pid, asked) in asked {
-        match asked.join().expect("asking does not panic") {
-            Ok(status) => found.push(status),
-            Err(error) => page::complain(&format!("process {pid} does not answer: {error:#}")),
-        }
+        found.push(match asked.join().expect("asking does not panic") {
+            Ok(status) => Program::Answered(Box::new(status)),
+            Err(error) => silent(pid, format!("does not answer: {error:#}")),
+        });
     }
+    let mut others = started::all(folder)?;
+    others.retain(|started| found.iter().all(|program| program.pid() != started.pid));
+    found.extend(others.into_iter().map(Program::Silent));
     Ok(found)
 }
 
@@ -296,6 +340,15 @@ fn status_of(socket: &Path, pid: u32) -> anyhow::Result<Status> {
         Answer::Status(status) => Ok(status),
         Answer::Refused { reason } => bail!("process {pid}: {reason}"),
         other => bail!("the agent answered something else: {}", other.to_line()),
+    }
+}
+
+/// Asks one program; one that has no agent yet answers by its note.
+fn program(folder: &PrivateFolder, pid: u32) -> anyhow::Result<Program> {
+    let socket = socket_of(folder, pid)?;
+    match started::of(folder, pid)? {
+        Some(started) if connect(&socket).is_err() => Ok(Program::Silent(started)),
+        _ => Ok(Program::Answered(Box::new(status_of(&socket, pid)?))),
     }
 }
 
@@ -326,6 +379,9 @@ fn ask(socket: &Path, pid: u32, ask: Ask) -> anyhow::Result<Answer> {
         }
         // No socket is the ordinary case, and the system's words for it add nothing.
         if source.kind() == ErrorKind::NotFound {
+            if let Some(started) = started::of(&PrivateFolder::of_user()?, pid)? {
+                bail!("process {pid} was started with `lowtide run`, but {}", started.reason);
+            }
             bail!(
                 "process {pid} has no agent, or has not used CUDA yet; only programs that \
                  `lowtide run` started have one (`lowtide status` lists them)"

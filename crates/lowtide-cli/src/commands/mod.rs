@@ -8,6 +8,7 @@ mod helper;
 mod ps;
 mod replay;
 mod run;
+mod started;
 mod suspend;
 mod suspend_trial;
 
@@ -25,10 +26,7 @@ use crate::program::{self, VARIABLES, generate};
     name = "lowtide",
     version,
     after_help = EXIT_CODES,
-    after_long_help = format!(
-        "{EXIT_CODES}\n\n{VARIABLES}\n  \
-         LOWTIDE_ADOPT         projects that the Python package adopts, as in `run --adopt`"
-    )
+    after_long_help = format!("{EXIT_CODES}\n\n{VARIABLES}")
 )]
 struct Arguments {
     #[command(subcommand)]

@@ -11,7 +11,7 @@ use lowtide_device::{Bytes, DeviceId, Error};
 use lowtide_types::printable;
 use serde::Serialize;
 
-use crate::arguments::devices::MissingDevice;
+use crate::arguments::devices::{self, MissingDevice};
 use crate::commands::helper::{self, SuspendedProcess};
 use crate::program::ending::Ending;
 use crate::text::page::{self, Page, Reader};
@@ -29,7 +29,7 @@ const LONGEST_COMMAND: usize = 120;
 )]
 pub(crate) struct Options {
     /// Show this device only: host, cuda:0, …
-    #[arg(long, value_name = "DEVICE")]
+    #[arg(long, value_name = "DEVICE", value_parser = devices::named)]
     device: Option<DeviceId>,
     /// Look again every so many seconds until Ctrl-C; every 2 seconds if no number is given.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = seconds)]

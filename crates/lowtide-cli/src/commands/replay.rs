@@ -33,7 +33,7 @@ pub(crate) struct Options {
     /// The trace; `-` reads standard input.
     trace: PathBuf,
     /// Run the trace on a real device: host, cuda:0, …
-    #[arg(long, value_name = "DEVICE")]
+    #[arg(long, value_name = "DEVICE", value_parser = devices::named)]
     device: Option<DeviceId>,
     /// The memory of the dry run, as in 80GiB or 80GB.
     #[arg(

@@ -12,13 +12,15 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use clap::builder::{EnumValueParser, TypedValueParser as _};
+use lowtide_device::cuda::Driver;
 use lowtide_device::private_files::PrivateFolder;
-use lowtide_proto::Obstacle;
 use lowtide_proto::helper::Helper;
+use lowtide_proto::{Obstacle, WITHOUT_GPU};
 use lowtide_release::parse_time;
 
+use crate::commands::started;
 use crate::program::ending::Ending;
 use crate::text::page;
 
@@ -95,14 +97,34 @@ enum Project {
 pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     let mut command = Command::new(&options.command[0]);
     command.args(&options.command[1..]);
-    match find_agent().and_then(|agent| Ok((checked(&agent)?, agent))) {
-        Ok((preloaded, agent)) => prepare(command.env("LD_PRELOAD", preloaded), options, &agent)?,
+    let without = match find_agent().and_then(|agent| Ok((checked(&agent)?, agent))) {
+        Ok((preloaded, agent)) => {
+            prepare(command.env("LD_PRELOAD", preloaded), options, &agent)?;
+            String::new()
+        }
         Err(error) if options.without_agent_if_broken => {
-            page::complain(&format!("the program runs without lowtide: {error:#}"));
+            format!("runs without lowtide: {error:#}")
         }
         Err(error) => return Err(error),
+    };
+    if !without.is_empty() {
+        page::complain(&format!("the program {without}"));
+    } else if let Err(error) = Driver::find_library() {
+        page::complain(&format!(
+            "warning: nothing of this program can be freed here, and it runs as without lowtide; {WITHOUT_GPU}. \
+             {error}"
+        ));
     }
+    let folder = PrivateFolder::of_user();
+    let noted = folder.as_ref().map_err(|error| anyhow!("{error}"));
+    let noted = noted.and_then(|folder| Ok((folder, started::note(folder, &without)?)));
+    let noted = noted.inspect_err(|error| {
+        page::complain(&format!("`lowtide status` will not list the program: {error:#}"));
+    });
     let error = command.exec();
+    if let Ok((folder, name)) = noted {
+        folder.remove(&name)?;
+    }
     Err(error).with_context(|| format!("running {}", options.command[0].display()))
 }
 

@@ -23,8 +23,11 @@ pub enum Ending {
         /// The results that are not confirmed.
         what: String,
     },
-    /// The command line is wrong; clap has said how.
-    WrongUsage,
+    /// The command line is wrong; clap has said so.
+    WrongUsage {
+        /// How it is wrong.
+        how: String,
+    },
     /// The command could not run.
     CouldNotRun(anyhow::Error),
 }
@@ -35,15 +38,16 @@ impl Ending {
         ExitCode::from(match self {
             Ending::Proved => 0,
             Ending::NotProved { .. } => 1,
-            Ending::WrongUsage => 2,
+            Ending::WrongUsage { .. } => 2,
             Ending::CouldNotRun(_) => COULD_NOT_RUN,
         })
     }
 
-    /// Returns the message for people, where there is still something to say.
+    /// Returns why the result is not the one that was asked for.
     pub fn message(&self) -> Option<String> {
         match self {
-            Ending::Proved | Ending::WrongUsage => None,
+            Ending::Proved => None,
+            Ending::WrongUsage { how } => Some(how.trim_end().to_owned()),
             Ending::NotProved { what } => Some(format!("not proved: {what}")),
             Ending::CouldNotRun(error) => Some(causes(error)),
         }

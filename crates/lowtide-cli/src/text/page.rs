@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anstyle::{AnsiColor, Style};
 use anyhow::Context as _;
@@ -180,15 +181,39 @@ pub(crate) fn complain_as(program: &str, message: &str) {
     page.print_error();
 }
 
+/// True once something was printed for programs.
+static HAS_PRINTED_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether data for programs was printed.
+pub(crate) fn has_printed_json() -> bool {
+    HAS_PRINTED_JSON.load(Relaxed)
+}
+
+/// What a command prints for programs that did nothing.
+#[derive(Serialize)]
+pub(crate) struct Refused<'a> {
+    answer: &'static str,
+    reason: &'a str,
+}
+
+impl Refused<'_> {
+    /// Describes a refusal for this reason.
+    pub(crate) fn because(reason: &str) -> Refused<'_> {
+        Refused { answer: "refused", reason }
+    }
+}
+
 /// Writes data for programs to standard output, over several lines.
 pub fn print_json(value: &impl Serialize) -> anyhow::Result<Reader> {
     let text = escape_json(&serde_json::to_string_pretty(value)?);
+    HAS_PRINTED_JSON.store(true, Relaxed);
     finish(writeln!(io::stdout(), "{text}"))
 }
 
 /// Writes data for programs to standard output, on one line.
 pub fn print_json_line(value: &impl Serialize) -> anyhow::Result<Reader> {
     let text = escape_json(&serde_json::to_string(value)?);
+    HAS_PRINTED_JSON.store(true, Relaxed);
     let mut out = io::stdout().lock();
     finish(writeln!(out, "{text}").and_then(|()| out.flush()))
 }

@@ -7,6 +7,7 @@ pub(crate) mod program;
 use std::process::Command;
 use std::time::Instant;
 
+use crate::PROGRAM;
 use lowtide_testing::double::Double;
 use program::{LIMIT, Program, Route, World, agent, client, helper};
 
@@ -191,6 +192,74 @@ fn run_with_adopt_prepares_python_and_keeps_what_was_there() {
     assert_eq!(code, Some(0), "{text}");
     let expected = format!("autorag {}:/mine:/yours", adopt.display());
     assert_eq!(text.trim(), expected);
+}
+
+#[test]
+fn status_lists_a_program_before_its_first_cuda_call_and_forgets_it_at_its_end() {
+    let world = World::new();
+    let said = |arguments: &[&str]| {
+        let done = lowtide(&world, arguments).env("COLUMNS", "200").output().expect("lowtide runs");
+        let text = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+        (done.status.code(), text)
+    };
+    let notes = || {
+        let names = std::fs::read_dir(world.folder().join("run/lowtide")).expect("a folder");
+        let names = names.map(|entry| entry.expect("an entry").file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("started-")).collect::<Vec<_>>()
+    };
+    let mut program = run(&world, &[]);
+    program.does("seed 0 0");
+    let (pid, yet) = (program.pid(), "no CUDA call of it was seen yet");
+    for arguments in [&["status"][..], &["status", &pid], &["status", "--json"]] {
+        let (code, text) = said(arguments);
+        assert!(code == Some(0) && text.contains(&pid) && text.contains(yet), "{text}");
+    }
+    for verb in ["sleep", "wake", "release"] {
+        let (code, text) = said(&[verb, &pid]);
+        assert!(code == Some(3) && text.contains(yet), "{verb}: {text}");
+    }
+    program.does("start");
+    let (_, text) = said(&["status"]);
+    assert!(text.contains("awake") && !text.contains(yet), "{text}");
+    assert_eq!(text.matches(&format!("process {pid}")).count(), 1, "{text}");
+    let [note] = notes().try_into().expect("one program");
+    // Another process that has got the number later, and a program of a PID namespace that is gone.
+    let (number, _) = note.rsplit_once('-').unwrap();
+    for stale in [format!("{number}-7"), "started-1-2-3".to_owned()] {
+        std::fs::write(world.folder().join("run/lowtide").join(stale), "").expect("a file");
+    }
+    let day_before = std::time::SystemTime::now() - std::time::Duration::from_secs(25 * 60 * 60);
+    let foreign =
+        std::fs::File::options().write(true).open(world.folder().join("run/lowtide/started-1-2-3"));
+    foreign.and_then(|file| file.set_modified(day_before)).expect("a file");
+    let _listed = said(&["status"]);
+    assert_eq!(notes(), [note]);
+    drop(program);
+    let (_, text) = said(&["status"]);
+    assert!(text.contains("no program of this user was started"), "{text}");
+    assert!(notes().is_empty());
+    let failed = said(&["run", "--", "/no/such/program"]);
+    assert!(failed.0 == Some(3) && notes().is_empty(), "{}", failed.1);
+}
+
+#[test]
+fn without_a_driver_run_says_once_what_works_and_status_says_why() {
+    let world = World::new();
+    let nowhere = |command: &mut Command| {
+        command.env("LOWTIDE_CUDA_LIBRARY", "/nowhere.so").output().unwrap()
+    };
+    let arguments = ["run", "--idle", "5m", "--", "sh", "-c", "exec \"$0\" status", PROGRAM];
+    let done = nowhere(&mut lowtide(&world, &arguments));
+    let said = String::from_utf8_lossy(&done.stderr).replace("\n ", "");
+    assert_eq!(said.matches("nothing of this program can be freed here").count(), 1, "{said}");
+    for what in ["warning", "LOWTIDE_DEVICE=cpu", "lowtide.Worker", "/nowhere.so"] {
+        assert!(said.contains(what), "{what}: {said}");
+    }
+    let listed = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(
+        done.status.success() && listed.contains("nothing of it can be freed here"),
+        "{listed}"
+    );
 }
 
 #[test]

@@ -77,6 +77,7 @@ fn a_trace_that_asks_for_more_than_there_is_is_an_error() {
     let machine = Machine::with_double("total=256MiB");
     let path = machine.path("trace.csv");
     let all = u64::MAX.to_string();
+    let most = format!("{all}B");
     for size in ["2000000000000", "9223372036854775807", &all] {
         let blocks = [1, 2, 3].map(|block| format!("1,0,allocate,0x{block},{size},0"));
         let lines = blocks.join("\n");
@@ -89,7 +90,7 @@ fn a_trace_that_asks_for_more_than_there_is_is_an_error() {
             &["--streams", "3"],
             &["--device", "host"],
             &["--device", "cuda:0"],
-            &["--memory", &all],
+            &["--memory", &most],
             &["--memory", "0"],
         ] {
             let finished = machine.run(&[&["replay", &path], more].concat());

@@ -10,6 +10,7 @@ mod hardship;
 mod permissions;
 mod program;
 mod ps;
+mod refusals;
 mod replay;
 mod suspend;
 mod terminal;

@@ -68,6 +68,14 @@ impl Driver {
         }
     }
 
+    /// Finds and loads the driver's library, and calls nothing of it.
+    ///
+    /// # Errors
+    /// [`Error::NoLibrary`] with the names tried.
+    pub fn find_library() -> Result<()> {
+        DriverLibrary::Cuda.find(library::load).1.map(drop)
+    }
+
     fn start(library: &'static Library, path: PathBuf) -> Result<Driver> {
         let mut look_up = |name: &CStr| {
             // SAFETY: only the address is taken; the library is never unloaded.

@@ -33,6 +33,8 @@ impl Service {
     ) -> Result<Suspended, Refusal> {
         let (target, pid) = (ask.target, ask.target.pid);
         let process = ProcessHandle::find(target)?;
+        // Without a driver nothing else about the process matters.
+        self.driver.driver()?;
         process.check_suspendable(ask.force || ask.is_alone)?;
         let uuids = self.devices_of(target)?;
         readings::check_modes(pid, &uuids)?;

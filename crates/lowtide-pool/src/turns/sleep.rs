@@ -112,7 +112,7 @@ impl Pool {
         let tags = turn.tags.len();
         drop((turn, change));
         let report = sum(finished, SleepReport { tags, ..outcome? });
-        tracing::info!(?report, "asleep");
+        tracing::info!(freed = %report.freed, copied = %report.copied, tags, "asleep");
         Ok(report)
     }
 

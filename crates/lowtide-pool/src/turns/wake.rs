@@ -78,7 +78,7 @@ impl Pool {
                     if round > 0 {
                         self.shared.callbacks.have_helped();
                     }
-                    tracing::info!(?report, "awake");
+                    tracing::info!(mapped = %report.mapped, copied = %report.copied, tags = report.tags, "awake");
                     return Ok(report);
                 }
             }

@@ -12,6 +12,9 @@ use crate::line::line_of;
 /// The version of this protocol.
 pub const VERSION: u32 = 1;
 
+/// What works without a GPU, for whoever is told that nothing can be freed.
+pub const WITHOUT_GPU: &str = "LOWTIDE_DEVICE=cpu has the Python package free host memory, and a `lowtide.Worker` ends with its memory";
+
 /// The most bytes in a line that asks.
 pub const LINE_MOST: usize = 4096;
 

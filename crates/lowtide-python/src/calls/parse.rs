@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lowtide::device::Bytes;
-use lowtide::release::{IdleOptions, Target};
+use lowtide::device::{Bytes, ParseBytesError};
+use lowtide::release::{Target, parse_time};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -61,17 +61,14 @@ fn parsed(text: &str) -> PyResult<Bytes> {
     bytes(text).map_err(PyValueError::new_err)
 }
 
-/// Parses a size with its unit. A text without one is refused, unless it says zero: "512" is hardly ever
-/// meant as 512 bytes, and bytes can be written as a number.
+/// Parses a size with its unit. Bytes can be written as a number.
 fn bytes(text: &str) -> Result<Bytes, String> {
-    let size = text.parse::<Bytes>().map_err(|error| error.to_string())?;
-    if size > Bytes::ZERO && text.trim().ends_with(|last: char| !last.is_ascii_alphabetic()) {
-        let text = text.trim();
-        return Err(format!(
-            "{text:?} has no unit; write \"{text} MiB\", or the number {text} for bytes"
-        ));
-    }
-    Ok(size)
+    text.parse::<Bytes>().map_err(|error| match error {
+        ParseBytesError::NoUnit { text } => {
+            format!("{text:?} has no unit; write \"{text} MiB\", or the number {text} for bytes")
+        }
+        error => error.to_string(),
+    })
 }
 
 /// Checks that a number of seconds can be waited for.
@@ -95,13 +92,10 @@ pub(crate) fn parse_seconds(value: &Bound<'_, PyAny>) -> PyResult<f64> {
     }
     let text: String = value.extract()?;
     let text = text.replace(' ', "");
-    let has_unit =
-        text.starts_with(|c: char| c.is_ascii_digit()) && text.ends_with(char::is_alphabetic);
-    let options = has_unit.then(|| text.parse::<IdleOptions>().ok()).flatten();
-    let options = options.ok_or_else(|| {
+    let time = parse_time(&text).ok_or_else(|| {
         PyValueError::new_err(format!(
             "{text:?} is not a time; write seconds, or a time such as \"250ms\", \"30s\", \"5m\" or \"1h\""
         ))
     })?;
-    Ok(options.after.as_secs_f64())
+    Ok(time.as_secs_f64())
 }

@@ -71,12 +71,12 @@ wrapper! {
         self.0.line()
     }
 
-    /// Returns one line: what was reserved before and after, in MB of 1024² with one decimal.
+    /// Returns one line: what was reserved before and after, in MiB to one decimal.
     fn reserved_line(&self) -> String {
         self.0.reserved_line()
     }
 
-    /// Returns the lines Before, After and Freed, in MB with two decimals.
+    /// Returns the lines Before, After and Freed, in MiB to two decimals.
     fn summary(&self) -> String {
         self.0.summary()
     }

@@ -60,7 +60,10 @@ pub(crate) fn advise(receipt: &Receipt) -> Vec<String> {
 /// Says how much more is in use than the level that was claimed.
 fn above_level(receipt: &Receipt) -> Option<String> {
     let above = missed(receipt)?;
-    Some(format!("{above} more are in use than after the first task: a task keeps memory"))
+    Some(format!(
+        "{above} more are in use than after the first task: a task keeps memory. What holds it: `lowtide.why()` in \
+         Python, `receipt.detailed()` in Rust"
+    ))
 }
 
 /// Says how much of what owners had is still in use, and where.

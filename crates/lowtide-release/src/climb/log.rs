@@ -51,8 +51,8 @@ pub(crate) fn write(receipt: &Receipt, logging: Logging) {
     let text = log_text(receipt, &receipt.line());
     match LogLevel::of(receipt) {
         LogLevel::Warning => {
-            let left = receipt.after.in_use();
-            tracing::warn!(verdict = %receipt.verdict, ?left, "{text}");
+            let left = receipt.after.in_use().map(tracing::field::display);
+            tracing::warn!(verdict = %receipt.verdict, left, "{text}");
         }
         LogLevel::Info => tracing::info!(verdict = %receipt.verdict, "{text}"),
     }

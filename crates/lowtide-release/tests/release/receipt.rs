@@ -68,9 +68,9 @@ fn a_receipt_reads_like_this() {
     let rest: Vec<&str> = text.lines().skip(1).collect();
     assert_eq!(
         rest.join("\n"),
-        "  Before: allocated      6.29 MB, reserved     10.49 MB; in use on the device     10.49 MB (10.49 MB by this process)\n  \
-           After:  allocated      6.29 MB, reserved      6.29 MB; in use on the device      6.29 MB (6.29 MB by this process)\n  \
-           Freed:  allocated      0.00 MB, reserved      4.19 MB; in use on the device      4.19 MB\n  \
+        "  Before: allocated      6.00 MiB, reserved     10.00 MiB; in use on the device     10.00 MiB (10.00 MiB by this process)\n  \
+           After:  allocated      6.00 MiB, reserved      6.00 MiB; in use on the device      6.00 MiB (6.00 MiB by this process)\n  \
+           Freed:  allocated      0.00 MiB, reserved      4.00 MiB; in use on the device      4.00 MiB\n  \
            collect       skipped: no collector of a host language is registered\n  \
            trim                 4.0 MiB freed of 4.0 MiB expected in 0.0 ms; touched pool, cached memory\n  \
            live                6.0 MiB  default, since HERE\n  \

@@ -142,7 +142,7 @@ fn r42_one_info_line_says_before_after_and_freed(ground: &Ground) {
     let paused = pauses.pause(Mode::InPlace, LIMIT).unwrap();
     let (_, lines) = logged(Level::INFO, || paused.resume(Resume::default()));
     ground.assert_in_use(16, "after");
-    let expected = "resume: reserved 40.0 MB before, 16.0 MB after, 24.0 MB freed";
+    let expected = "resume: reserved 40.0 MiB before, 16.0 MiB after, 24.0 MiB freed";
     let [line] = lines.as_slice() else { panic!("one line: {lines:?}") };
     assert!(line.starts_with("INFO") && line.ends_with(expected), "{line}");
 }

@@ -82,10 +82,9 @@ fn r31_all_streams_are_synchronised_before_and_after(ground: &Ground) {
     assert_eq!(said, expected, "the last with the gate still closed");
 }
 
-// MB are 1,000,000 bytes.
-fn mb(bytes: Bytes) -> String {
-    let hundredths = (bytes.0 + 5_000) / 10_000;
-    format!("{}.{:02} MB", hundredths / 100, hundredths % 100)
+fn mib(bytes: Bytes) -> String {
+    let hundredths = (bytes.0 * 100 + (1 << 19)) >> 20;
+    format!("{}.{:02} MiB", hundredths / 100, hundredths % 100)
 }
 
 fn r32_the_summary_has_before_after_and_freed(ground: &Ground) {
@@ -95,23 +94,23 @@ fn r32_the_summary_has_before_after_and_freed(ground: &Ground) {
     let receipt = ground.releaser.empty_cache();
     let after = ground.device.usage().unwrap().in_use();
     let own = |reading: Reading| {
-        reading.own.map_or_else(String::new, |own| format!(" ({} by this process)", mb(own)))
+        reading.own.map_or_else(String::new, |own| format!(" ({} by this process)", mib(own)))
     };
-    let (driver, own) = ([before, after].map(mb), [receipt.before, receipt.after].map(own));
-    let freed = mb(Bytes(receipt.freed_bytes.unwrap().unsigned_abs()));
+    let (driver, own) = ([before, after].map(mib), [receipt.before, receipt.after].map(own));
+    let freed = mib(Bytes(receipt.freed_bytes.unwrap().unsigned_abs()));
     assert_eq!(
         receipt.summary(),
         format!(
-            "Before: allocated     16.78 MB, reserved     41.94 MB; in use on the device {:>12}{}\n\
-             After:  allocated     16.78 MB, reserved     16.78 MB; in use on the device {:>12}{}\n\
-             Freed:  allocated      0.00 MB, reserved     25.17 MB; in use on the device {:>12}",
+            "Before: allocated     16.00 MiB, reserved     40.00 MiB; in use on the device {:>13}{}\n\
+             After:  allocated     16.00 MiB, reserved     16.00 MiB; in use on the device {:>13}{}\n\
+             Freed:  allocated      0.00 MiB, reserved     24.00 MiB; in use on the device {:>13}",
             driver[0], own[0], driver[1], own[1], freed
         )
     );
     if ground.target == suite::Target::Host {
         assert_eq!(
             (driver, freed.as_str()),
-            (["41.94 MB", "16.78 MB"].map(str::to_owned), "25.17 MB")
+            (["40.00 MiB", "16.00 MiB"].map(str::to_owned), "24.00 MiB")
         );
     }
 }

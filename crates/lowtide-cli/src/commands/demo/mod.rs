@@ -81,7 +81,7 @@ const SCENARIOS: [Entry; 5] = [
                   Leaves nothing behind except, on a GPU, the stored floor that `doctor` uses too.")]
 pub(crate) struct Options {
     /// The device: host, cuda:0, … By default the first GPU, or host without one.
-    #[arg(long, value_name = "DEVICE")]
+    #[arg(long, value_name = "DEVICE", value_parser = devices::named)]
     device: Option<DeviceId>,
     /// Stay in each state (before, peak, after) for so many milliseconds, so that `lowtide ps` or
     /// `nvidia-smi` can show it. The JSON lists the states with their times.

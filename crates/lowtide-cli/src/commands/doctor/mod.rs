@@ -28,7 +28,7 @@ use crate::text::progress;
 )]
 pub(crate) struct Options {
     /// Show this device only: host, cuda:0, …
-    #[arg(long, value_name = "DEVICE")]
+    #[arg(long, value_name = "DEVICE", value_parser = devices::named)]
     device: Option<DeviceId>,
     /// Measure the speed of copies in each direction, of digests, and of preparing host memory.
     #[arg(long)]

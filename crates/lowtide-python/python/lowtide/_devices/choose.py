@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import NamedTuple
 
 from .._runtime import has_exit_begun
+from .._runtime.log import tell
 from .._runtime.torch import absent, torch
 from .accelerator import AcceleratorDevice, current_index, current_kind, device_count
 from .device import Device
@@ -27,7 +29,7 @@ def device_of(device: object = None) -> Device | None:
     """Returns the device that is meant, or `None` if there is no such device.
 
     At the end of the interpreter there is none. A device is given by name ("cuda:0", "cpu"), by index or as a `torch.device`. `None` means the
-    environment variable LOWTIDE_DEVICE, else torch's current accelerator. A kind of device that
+    environment variable LOWTIDE_DEVICE, else torch's current accelerator; "host" is another name of "cpu". A kind of device that
     torch does not have here is no device (R2, R3). Raises ValueError for an index that torch does
     not have and for a name that torch does not know.
     """
@@ -73,6 +75,12 @@ def why_none() -> str:
     return f"{asked}torch {module.__version__} has no such device here: {_INSTEAD}"
 
 
+@cache
+def tell_of_none(caller: str, instead: str = "a lowtide.Worker ends with its memory") -> None:
+    """Says once that nothing can be freed, why, and what works."""
+    tell(f"{caller}: nothing can be freed here: {why_none()}; {instead}")
+
+
 def _wanted(device: object) -> _Wanted:
     if device is None:
         return _Wanted(None, None)
@@ -82,7 +90,7 @@ def _wanted(device: object) -> _Wanted:
         kind, colon, index = device.strip().lower().partition(":")
         if colon and not index.isdigit():
             raise ValueError(f"{device!r} is not a device: say 'cuda:0', 'cuda' or 'cpu'")
-        return _Wanted(kind, int(index) if colon else None)
+        return _Wanted("cpu" if kind == "host" else kind, int(index) if colon else None)
     named, number = getattr(device, "type", None), getattr(device, "index", None)
     if isinstance(named, str) and (number is None or isinstance(number, int)):
         return _Wanted(named, number)

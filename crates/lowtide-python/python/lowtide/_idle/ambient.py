@@ -1,4 +1,4 @@
-"""`LOWTIDE_FREE_ON_IDLE` for a program that only imports lowtide.
+"""`LOWTIDE_FREE_ON_IDLE` for a program that only imports lowtide, and has no agent that frees more.
 
 Nobody says when work runs, so that the framework's counters have to tell: while they stand still for
 long enough, garbage is collected and cached memory returns to the driver. A captured graph that is
@@ -12,10 +12,12 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from .._devices.choose import device_of
+from .._devices.choose import device_of, tell_of_none
+from .._native import AgentError, agent_status
 from .._native import Idle as NativeIdle
 from .._release.releasers import releaser_for
 from .._runtime.log import log_summary, logger
+from .._runtime.torch import absent, torch
 
 if TYPE_CHECKING:
     from .._devices.device import Device
@@ -32,13 +34,13 @@ def start(switch: str) -> Ambient | None:
     global _watcher
     stop()
     try:
-        is_on = NativeIdle(releaser_for(None), switch).enabled
+        native = NativeIdle(releaser_for(None), switch)
     except ValueError as unreadable:
         logger().warning("LOWTIDE_FREE_ON_IDLE: %s", unreadable)
         return None
-    if not is_on:
+    if not native.enabled:
         return None
-    _watcher = Ambient(switch)
+    _watcher = Ambient(switch, native.after_s)
     # A thread inside a native call must not meet the end of the interpreter.
     atexit.unregister(_end)
     atexit.register(_end)
@@ -65,8 +67,9 @@ def stop() -> None:
 class Ambient:
     """The thread that watches the framework's counters."""
 
-    def __init__(self, switch: str) -> None:
+    def __init__(self, switch: str, after_s: float = 0.0) -> None:
         self._switch = switch
+        self._after_s = after_s
         self.ended = threading.Event()
         self._seen: object = None
         self._native: NativeIdle | None = None
@@ -75,7 +78,7 @@ class Ambient:
 
     def _watch(self) -> None:
         device = self._device()
-        if device is None:
+        if device is None or _is_agents(device):
             return
         native = self._native = NativeIdle(releaser_for(device), self._switch, only_caches=True)
         logger().info(
@@ -99,10 +102,19 @@ class Ambient:
         native.watch(pause, self._on_release)
 
     def _device(self) -> Device | None:
-        """Waits until the program uses a device whose counters can be read."""
+        """Waits until the program uses a device whose counters can be read. Says once if there is none."""
+        looks = 0
         while not self.ended.wait(LOOK_S):
+            looks += 1
             try:
                 device = device_of(None)
+                # torch may be imported later, but nobody waits for longer than the idle time.
+                if device is None and (
+                    torch() is not None
+                    or absent("torch") == "torch is not installed"
+                    or looks * LOOK_S > self._after_s
+                ):
+                    tell_of_none(f"LOWTIDE_FREE_ON_IDLE={self._switch}")
                 if device is not None and device.activity() is not None:
                     return device
             except Exception as failure:  # noqa: BLE001  The program may be importing torch.
@@ -112,6 +124,14 @@ class Ambient:
     def _on_release(self, receipt: Receipt) -> None:
         # What the release itself freed is no work.
         self.last = log_summary(receipt)
+
+
+def _is_agents(device: Device) -> bool:
+    """Returns whether the agent of `lowtide run` frees all memory of the device after the same time."""
+    try:
+        return device.kind == "cuda" and agent_status().idle_s is not None
+    except AgentError:
+        return False
 
 
 def start_by_environment() -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from .._devices.choose import device_of, tell_of_none
 from .._native import AgentError, Working, agent_suspend, parse_bytes
 from .._native import Idle as NativeIdle
-from .._release.releasers import releaser_for, releaser_of
+from .._release.releasers import releaser_for
 from .._runtime import has_exit_begun
 from .._runtime.log import log_restored, log_summary, logger
 from .._runtime.waiting import in_thread, is_in_event_loop
@@ -37,7 +38,7 @@ def idle(
 
     `after` is a text such as "30s", or a number of seconds; "task" releases at the end of each task
     at once, if no other task is active. The environment variable LOWTIDE_FREE_ON_IDLE overrides it:
-    "off", "on", a time or "task". With `after=None`, only the variable decides. `to` is the target;
+    "off", "on", a time or "task". With `after=None`, only the variable decides; 0 is refused. `to` is the target;
     the default is the floor. With `to="suspend"`, or `to=0`, the release is followed by
     `lowtide.suspend()`: nothing of the program is on a device until its next use of one. The program has to be started with
     `lowtide run` for that.
@@ -61,6 +62,10 @@ def _switch(after: float | str | None) -> str:
         after = "on" if after else "off"
     elif isinstance(after, (int, float)):
         after = f"{round(after * 1000)}ms"
+    if after in ("0ms", "0s", "0m", "0h"):
+        raise ValueError(
+            'idle(0) would release again and again: "task" releases at the end of each task, "off" never'
+        )
     return word or after or "off"
 
 
@@ -70,7 +75,8 @@ class Idle:
     def __init__(self, switch: str, *, device: object = None, to: str | int | None = None) -> None:
         self._suspends = to == SUSPEND or is_zero(to)
         target = None if self._suspends else to
-        self._native = NativeIdle(releaser_of(device), switch, to=target)
+        found = device_of(device)
+        self._native = NativeIdle(releaser_for(found), switch, to=target)
         self.last: Receipt | None = None
         """The receipt of the last idle release."""
         self.restored: Restored | None = None
@@ -78,6 +84,8 @@ class Idle:
         self._watcher: _Watcher | None = None
         self._waker: Executor | None = None
         if self._native.enabled:
+            if found is None:
+                tell_of_none("lowtide.idle()")
             _end_ambient()
             self._watch()
 

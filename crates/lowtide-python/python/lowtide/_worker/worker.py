@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from .._devices.choose import device_of, tell_of_none
 from .._native import ProcessTree
 from .._rungs import registry
 from .._runtime import has_exit_begun
@@ -166,6 +167,10 @@ class Worker:
         elif self._starts > 0:
             logger().info("worker %s is started anew: ended by %s", self._name, self._ended_by)
         self._refuse_at_exit()
+        if device_of(None) is None:
+            tell_of_none(
+                "lowtide.Worker", "no release ends a worker: its `close()` frees its memory"
+            )
         self._child = child = Child(self._name)
         self._starts += 1
         # Those that it did not see have to look themselves.
