@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from ._sleep.sleep import Ahead, ahead, sleep, status, suspend, wake
     from ._sleep.tag import Tag, discard, tag, tags
     from ._why.answer import Answer
+    from ._why.plan import cut
     from ._why.why import why
     from ._worker.worker import Worker, WorkerError, WorkerTraceback
 
@@ -104,6 +105,7 @@ __all__ = [
     "assert_released",
     "audit",
     "compat",
+    "cut",
     "discard",
     "empty_device_cache",
     "idle",
@@ -134,6 +136,7 @@ _LAZY = {
         "_sleep.sleep": ("Ahead", "ahead", "sleep", "status", "suspend", "wake"),
         "_sleep.tag": ("Tag", "discard", "tag", "tags"),
         "_why.answer": ("Answer",),
+        "_why.plan": ("cut",),
         "_why.why": ("why",),
         "_worker.worker": ("Worker", "WorkerError", "WorkerTraceback"),
     }.items()
