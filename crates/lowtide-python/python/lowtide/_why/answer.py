@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .._native import Holder
 from .._runtime.data import Data, counted, mib
 from .naming.words import NATIVE_ROOT, shorten
 from .plan import Plan, plans
+
+if TYPE_CHECKING:
+    from .naming.cuts import Keys
 
 _SHOWN_HELD = 12
 _SMALL_SHARE = 200
@@ -64,7 +68,7 @@ class Cut(Data):
     goes: tuple[str, ...] = ()
     number: int | None = None
     _apply: Callable[[Sequence[Cut]], int] | None = None
-    _keys: frozenset[tuple[int, str, int]] = frozenset()
+    _keys: Keys = frozenset()
     _exit_call: int | None = None
     _unfreezes: bool = False
     _pieces: frozenset[int] = frozenset()
@@ -155,7 +159,8 @@ class Held(Data):
         if self.tensors > 1:
             what += f", {counted(self.tensors, 'piece')}"
         first = _line(mib(self.bytes), f"{shorten(self.path)} ({what})")
-        todo = [cut.line(number == 0) for number, cut in enumerate(self.cuts[:2])]
+        others = [cut for cut in self.cuts[1:] if cut.code is not None]
+        todo = [cut.line(cut is self.cuts[0]) for cut in [*self.cuts[:1], *others[:1]]]
         if not self.cuts and self.by_hand is not None:
             todo.append(_line("by hand", shorten(self.by_hand)))
         # Where nobody is named, what to do comes at once.

@@ -126,10 +126,10 @@ def cut(*which: int | str, of: str | None = None) -> Plan | Freed:
     if not which:
         return plan
     numbers = plan.all if which == ("all",) else tuple(dict.fromkeys(which))
-    cuts = {one.number: one for one in plan.cuts}
+    cuts = {one.number: one for one in plan.cuts if one.number is not None}
     unknown = [number for number in numbers if number not in cuts]
     if unknown:
         raise LookupError(f"{plan.name} has {cuts_text(list(cuts))}, not {unknown[0]!r}")
-    chosen = [cuts[number] for number in numbers if isinstance(number, int)]
-    assert plan._apply is not None
-    return Freed(tuple(one.number for one in chosen), plan._apply(chosen))
+    chosen = {number: cuts[number] for number in numbers if isinstance(number, int)}
+    freed = 0 if plan._apply is None else plan._apply(list(chosen.values()))
+    return Freed(tuple(chosen), freed)

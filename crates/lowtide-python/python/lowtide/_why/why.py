@@ -108,7 +108,7 @@ class _Asking:
             if not self._targets:
                 return 0
         with EXAMINING.alone():
-            before = Listed(self._device).bytes
+            before = Listed(self._device).bytes or 0
             steps = self._found_again(cuts)
         self._done |= {key for one in cuts for key in one._keys}
         refusals = []
@@ -126,7 +126,7 @@ class _Asking:
         if refusals:
             raise TypeError("; ".join(refusals))
         with EXAMINING.alone():
-            return max(0, before - Listed(self._device).bytes)
+            return max(0, before - (Listed(self._device).bytes or 0))
 
     def _found_again(self, cuts: Sequence[Cut]) -> list[Reference]:
         """Returns the references of some cuts in the order in which they are cut. Raises LookupError if one has

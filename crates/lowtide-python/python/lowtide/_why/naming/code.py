@@ -290,8 +290,10 @@ def is_plain(code: str) -> bool:
     tree = ast.parse(code)
     acts = [one for one in tree.body if not isinstance(one, ast.Import)]
     acts = [one for one in acts if ast.unparse(one) not in ("gc.collect()", "gc.unfreeze()")]
-    is_nested = any(isinstance(one, ast.Lambda) for one in ast.walk(tree))
-    return len(acts) <= _MOST_ACTS and not is_nested
+    loops = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+    nested = [one for one in ast.walk(tree) if isinstance(one, (ast.Lambda, *loops))]
+    is_plain = not any(isinstance(one, ast.Lambda) for one in nested) and len(nested) <= 1
+    return is_plain and len(acts) <= _MOST_ACTS
 
 
 def joined(

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import re
+import sys
 from collections.abc import Callable, Sequence
-from types import CellType, FunctionType, MethodType
-from typing import NamedTuple
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
 
 from ..._native import HeapCut, HeldObject, printable
 from .. import rare
 from ..answer import Cut, Step
 from ..interpreter import registered_at
-from ..references.look import is_a, namespace_of, plain, type_name
+from ..references.look import (
+    full_type_name,
+    is_a,
+    module_dict,
+    module_value,
+    namespace_of,
+    plain,
+    type_name,
+)
 from ..references.reference import Reference
 from ..references.tensors import leaves_with_gradient_graph
 from .code import Statement, fill, is_plain, is_readable, joined
@@ -70,6 +80,10 @@ class Cuts:
         """Returns the cuts of an object, the gentlest first; those that are statements before those
         that are done by hand."""
         found: dict[str, Cut] = {}
+        if held.cuts and (emptied := self._emptied(held)):
+            cut = self._cut(held.cuts[0], held, emptied)
+            cut.freed_bytes, cut.beside_objects, cut.beside_bytes = held.bytes, 0, 0
+            found[str(cut)] = cut
         for heap_cut in held.cuts:
             cut = self._cut(heap_cut, held)
             found.setdefault(str(cut), cut)
@@ -80,8 +94,9 @@ class Cuts:
 
     def steps(self, held: HeldObject) -> list[NamedStep]:
         """Returns the steps of all cuts of an object."""
-        each = [self._emptied(cut, held) + self._steps(cut, held.object) for cut in held.cuts]
-        return self._gradient_steps(held) + [step for steps in each for step in steps]
+        each = [self._steps(cut, held.object) for cut in held.cuts]
+        first = self._gradient_steps(held) + self._emptied(held)
+        return first + [step for steps in each for step in steps]
 
     def of_path(self, path: NamedPath, held: HeldObject) -> Cut | None:
         """Returns the cut of one path, as near to its end as is gentle; None if a person has to do it."""
@@ -108,27 +123,33 @@ class Cuts:
         part = path.nearest()
         return [] if part is None else in_order(self._steps_of(part, path.held()))
 
-    def _emptied(self, found: HeapCut, held: HeldObject) -> list[NamedStep]:
+    def _emptied(self, held: HeldObject) -> list[NamedStep]:
         """Returns the step that empties a container most of whose items hold memory, rather than drop it: the program
         goes on with it."""
         container = held.object
-        if type(container) not in _EMPTIED or len(container) > 2 * held.pieces or not found.edges:
-            return []
-        if any(edge.held is not container or not edge.paths for edge in found.edges):
-            return []
-        path = self._path(found.edges[0].paths[0], container)
-        code = path.code()
-        if code is None or not is_readable(code.run):
+        if type(container) not in _EMPTIED or len(container) > 2 * held.pieces:
             return []
         if type(container) is dict and namespace_of(container) is not None:
             return []
-        clear = Reference("", "content", "{holder}.clear()", act=container.clear)
-        statement = fill(clear, code, None)
-        if statement is None:
-            return []
-        key = ReferenceKey(id(container), "clear", id(container))
-        step = Step(path.text(), printable(joined([statement])), False, clear.kind, True)
-        return [NamedStep(step, key, statement, clear, "", is_entry=False)]
+        for path in map(self._path, held.paths):
+            code, queue = path.code(), path.holder()
+            is_queue = any(is_a(queue, kind) for kind in _queues())
+            if code is None or not is_readable(code.run) or (_is_library(queue) and not is_queue):
+                continue
+            clear = Reference("", "content", "{holder}.clear()", act=container.clear)
+            if is_queue:
+                # Who waits in its join() is told.
+                code = path.before().code() or code
+                taken = "({holder}.get_nowait(), {holder}.task_done())"
+                verb = f"[{taken} for _ in range({{holder}}.qsize())]"
+                clear = Reference("", "content", verb, functools.partial(_drain, queue))
+            statement = fill(clear, code, None)
+            if statement is None:
+                continue
+            key = ReferenceKey(id(container), "clear", id(container))
+            step = Step(path.text(), printable(joined([statement])), False, clear.kind, True)
+            return [NamedStep(step, key, statement, clear, "", is_entry=False)]
+        return []
 
     def _without_callback(self, held: HeldObject) -> list[Cut]:
         """Returns the cut that cancels the call at exit through which all paths lead."""
@@ -150,9 +171,9 @@ class Cuts:
             )
         ]
 
-    def _cut(self, found: HeapCut, held: HeldObject) -> Cut:
+    def _cut(self, found: HeapCut, held: HeldObject, emptied: list[NamedStep] | None = None) -> Cut:
         gradients = self._gradient_steps(held)
-        steps = gradients + (self._emptied(found, held) or self._steps(found, held.object))
+        steps = gradients + (self._steps(found, held.object) if emptied is None else emptied)
         unique = {one.step.action: one for one in steps}
         known = [one.statement for one in unique.values() if one.statement is not None]
         code = None
@@ -251,6 +272,28 @@ class Cuts:
             over = path.passed() - {key.holder_id}
             steps.append(NamedStep(step, key, statement, last, goes, is_entry, over))
         return steps
+
+
+def _is_library(holder: object) -> bool:
+    """Returns whether an object is a part of Python or torch: what it has inside is not for others to empty."""
+    name = full_type_name(type(holder))
+    if is_a(holder, ModuleType):
+        name = namespace_of(module_dict(holder)) or ""  # type: ignore[arg-type]
+    package, dot, _ = name.partition(".")
+    return bool(dot or is_a(holder, ModuleType)) and (
+        package == "torch" or package in sys.stdlib_module_names and package != "__main__"
+    )
+
+
+def _queues() -> list[type]:
+    """Returns the classes of queues that count their unfinished tasks."""
+    found = [module_value("queue", "Queue"), module_value("asyncio.queues", "Queue")]
+    return [one for one in found if one is not None]
+
+
+def _drain(queue: Any) -> None:
+    for _ in range(queue.qsize()):
+        queue.get_nowait(), queue.task_done()
 
 
 def _step(

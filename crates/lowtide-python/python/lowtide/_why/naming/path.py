@@ -68,6 +68,10 @@ class NamedPath:
         """Returns the expression for the last object, or None if there is none."""
         return self._code(self._edges)
 
+    def before(self) -> NamedPath:
+        """Returns the path to the last holder."""
+        return NamedPath(self._root, self._objects, self._edges[:-1], self._scope)
+
     def words(self, last: Reference | None = None) -> str:
         """Returns the path as a person would describe it."""
         return self._words(self._edges_to(last))
