@@ -99,6 +99,8 @@ class Cut(Data):
             return self.code
         if self.number is None:
             return self._sentence(_SHOWN_STEPS)
+        if self.steps[0].by_hand and len(self.steps) == 1:
+            return f"lowtide.cut({self.number}), or by hand: {shorten(self.steps[0].action)}"
         dropped = [shorten(step.path) for step in self.steps[:_SHOWN_STEPS]]
         more = len(self.steps) - len(dropped)
         dropped += [f"{more:,} more"] if more else []

@@ -142,7 +142,7 @@ class _Asking:
         for one in cuts:
             if not one._keys <= steps.keys() | self._done:
                 raise LookupError(
-                    f"the references of this cut have changed: {one}. Nothing was cut: ask again"
+                    f"nothing was cut, because the references of this one have changed: {one}. Ask again"
                 )
         fixed = [step for step in steps.values() if not step.step.can_apply]
         if fixed:

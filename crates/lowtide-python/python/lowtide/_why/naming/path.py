@@ -98,7 +98,7 @@ class NamedPath:
             )
         advice = rare.advice(self._root.name) if self._root.kind == "interpreter" else None
         if advice is not None:
-            return f"{advice}{'' if is_fixed else ', or call apply() of this cut'}: {words}"
+            return f"{advice}: {words}"
         if self._root.kind == "native" and is_fixed:
             return f"{of_native(self._objects[0])} ({self._root.name}): {words}"
         if not edges:
@@ -107,8 +107,8 @@ class NamedPath:
         if reference.why_not or not reference.can_cut:
             return printable(f"{reference.why_not or 'drop its holder'}: {words}")
         if self._root.kind == "native":
-            return f"{of_native(self._objects[0])}, or call apply() of this cut: {words}"
-        return f"call apply() of this cut, since no Python expression leads there: {words}"
+            return f"{of_native(self._objects[0])}: {words}"
+        return f"drop its holder, since no Python expression leads there: {words}"
 
     def nearest(self) -> NamedPath | None:
         """Returns the part of the path whose end is to be cut, as near to its end as is gentle."""
