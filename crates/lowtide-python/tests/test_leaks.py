@@ -8,6 +8,7 @@ still needs works after the first remedy.
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ class Leak(NamedTuple):
     program: str
     names: str
     works: str = "True"
+    by_hand: bool = False
 
 
 LEAKS = {
@@ -34,7 +36,7 @@ LEAKS = {
             best[n] = big(8)
         step(1), step(2)
         """,
-        "history(.|\n)*best",
+        "best(.|\n)*history",
         "history is not None and best is not None and (step(3), len(history))[1]",
     ),
     "a class attribute": Leak(
@@ -91,7 +93,8 @@ LEAKS = {
         thread = threading.Thread(target=serve, daemon=True); thread.start()
         import time; time.sleep(0.3)
         """,
-        "serve|batch",
+        r"by hand  serve\(\) is running",
+        by_hand=True,
     ),
     "a generator that is not at its end": Leak(
         """
@@ -223,14 +226,6 @@ LEAKS = {
         r"models\['old'\]",
         "models['name'] == 'registry' and models['version'] == 3",
     ),
-    "a gradient of its own on a parameter": Leak(
-        """
-        model = torch.nn.Linear(1024, 1024)
-        model.weight.main_grad = big(16)
-        """,
-        "main_grad",
-        "model(torch.ones(1, 1024)) is not None",
-    ),
     "a job of a pool whose result nobody takes": Leak(
         """
         from concurrent.futures import ThreadPoolExecutor
@@ -298,7 +293,6 @@ LEAKS = {
         send = mock.Mock(); send(big()); send(big())
         """,
         "send",
-        "send(1) is not None",
     ),
 }
 
@@ -348,15 +342,13 @@ def run(leak: Leak, after: str) -> list[object]:
 
 @pytest.mark.parametrize("name", LEAKS)
 def test_it_is_named_and_the_first_remedy_frees_and_breaks_nothing(name: str) -> None:
-    import re
-
     told, how, is_freed, works = run(LEAKS[name], FIRST)
     assert re.search(LEAKS[name].names, str(told)), f"not named:\n{told}"
-    assert is_freed is True, f"not freed by {how}:\n{told}"
+    assert is_freed is not LEAKS[name].by_hand, f"not freed by {how}:\n{told}"
     assert works is True, f"{works} after {how}:\n{told}"
 
 
 @pytest.mark.parametrize("name", LEAKS)
 def test_the_plan_frees_all(name: str) -> None:
     told, how, is_freed = run(LEAKS[name], ALL)
-    assert is_freed is True, f"not freed by {how}:\n{told}"
+    assert is_freed is not LEAKS[name].by_hand, f"not freed by {how}:\n{told}"
