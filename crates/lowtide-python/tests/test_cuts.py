@@ -56,6 +56,12 @@ def is_freed_by_its_cut(storage: StorageWeakRef, may_be_by_hand: bool = False) -
     held = ask()
     told = "\n".join(held.lines())
     cut = held.cuts[0] if held.cuts else None
+    if cut is not None and cut.code is None and cut.number is not None:
+        # Nobody would write the statement.
+        assert f"lowtide.cut({cut.number})" in told, told
+        lowtide.cut(cut.number)
+        assert storage.expired(), f"not freed:\n{told}"
+        return
     if cut is None or cut.code is None:
         assert may_be_by_hand, f"not a statement:\n{told}"
         assert any("by hand" in line for line in held.lines()), told
@@ -133,7 +139,8 @@ def test_a_hook_is_named_and_removed_where_it_was_registered(shop: Any, name: st
     held = ask()
     path, statement = WHERE_REGISTERED[name]
     assert path in held.path, held
-    assert statement in (held.cuts[0].code or ""), held
+    cut = held.cuts[0]
+    assert statement in (cut.code or cut.steps[0].action), held
     if end is not None:
         end()
 
@@ -157,7 +164,7 @@ def test_a_thread_local_is_said_to_be_of_the_thread_that_has_it(
     held = ask()
     try:
         assert ("of another thread" in held.path) == (not is_here), held
-        assert ("gc.get_referents(" in held.cuts[0].code) == (not is_here), held
+        assert (held.cuts[0].code is None) == (not is_here), held
     finally:
         done.set()
         other.join()

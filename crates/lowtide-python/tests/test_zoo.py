@@ -12,6 +12,7 @@ Each run of a case has a process of its own.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -75,6 +76,13 @@ def test_every_file_is_a_case() -> None:
     """A case that nobody runs would be no proof."""
     files = {path.stem for path in (runs.TESTS / "zoo").glob("*.py")}
     assert files - {"__init__", "case", "modes", "runs"} == set(CASES)
+
+
+def test_most_cuts_are_statements() -> None:
+    """`lowtide.cut(1)` is for what Python has no plain way into."""
+    by_number = importlib.import_module("zoo.modes").BY_NUMBER
+    assert by_number <= set(CASES)
+    assert len(by_number) <= 0.15 * len(CASES)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -27,13 +27,17 @@ pub struct Holder {
     /// A sentence that says what a person does where no statement removes the reference.
     #[serde(default)]
     pub by_hand: Option<String>,
+    /// The number by which a host language applies this cut, where it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u32>,
 }
 
 impl Holder {
     /// Creates a holder with one reference, of which nothing else is known.
     pub fn new(path: impl Into<String>, holds: impl Into<String>) -> Holder {
         let (path, holds) = (path.into(), holds.into());
-        Holder { path, holds, count: 1, since: None, held: None, cut: None, by_hand: None }
+        let (since, held, cut, by_hand, number) = (None, None, None, None, None);
+        Holder { path, holds, count: 1, since, held, cut, by_hand, number }
     }
 
     /// Returns ` since src/c.rs:44`, or nothing where the place is not known.
@@ -42,7 +46,7 @@ impl Holder {
     }
 
     /// Returns what removes the reference: a statement that runs as it stands, with a comment; or
-    /// `by hand: ` and a sentence. Nothing in between.
+    /// `by hand: ` and a sentence. Nothing in between. With a number, there is always a statement.
     ///
     /// ```
     /// use lowtide_types::Holder;
@@ -54,10 +58,14 @@ impl Holder {
     /// ```
     pub fn remedy(&self) -> String {
         let (path, holds) = (printable(&self.path), printable(&self.holds));
-        match (&self.cut, &self.by_hand) {
-            (Some(cut), _) => format!("{cut}  # lets {holds} go"),
-            (None, Some(sentence)) => format!("by hand: {}", printable(sentence)),
-            (None, None) => format!("by hand: drop {path}, which holds {holds}"),
+        match (&self.cut, &self.by_hand, self.number) {
+            (Some(cut), _, None) => format!("{cut}  # lets {holds} go"),
+            (Some(cut), _, Some(number)) => format!("{cut}  # cut {number}: lets {holds} go"),
+            (None, _, Some(number)) => {
+                format!("lowtide.cut({number})  # lets {holds} go: {path}")
+            }
+            (None, Some(sentence), None) => format!("by hand: {}", printable(sentence)),
+            (None, None, None) => format!("by hand: drop {path}, which holds {holds}"),
         }
     }
 }

@@ -36,6 +36,7 @@ fn receipt() -> Receipt {
         held: Some(Bytes::mib(48)),
         cut: None,
         by_hand: None,
+        number: None,
     });
     let line =
         LedgerLine { kind: LedgerKind::Live, name: "torch".to_owned(), bytes: Bytes::mib(40) };

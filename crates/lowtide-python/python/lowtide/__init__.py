@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from ._sleep.tag import Tag, discard, tag, tags
     from ._why.answer import Answer
     from ._why.mark import Mark, mark
+    from ._why.plan import cut
     from ._why.why import why
     from ._worker.worker import Worker, WorkerError, WorkerTraceback
 
@@ -107,6 +108,7 @@ __all__ = [
     "assert_released",
     "audit",
     "compat",
+    "cut",
     "discard",
     "empty_device_cache",
     "idle",
@@ -139,6 +141,7 @@ _LAZY = {
         "_sleep.tag": ("Tag", "discard", "tag", "tags"),
         "_why.answer": ("Answer",),
         "_why.mark": ("Mark", "mark"),
+        "_why.plan": ("cut",),
         "_why.why": ("why",),
         "_worker.worker": ("Worker", "WorkerError", "WorkerTraceback"),
     }.items()

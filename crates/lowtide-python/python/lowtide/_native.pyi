@@ -78,6 +78,7 @@ class Examination:
     native: Final[list[NativeObject]]
     native_memory: Final[RetainedSize]
     memory: Final[RetainedSize]
+    sizes: Final[list[int]]
     objects: Final[int]
     frozen_objects: Final[int]
     frozen_listed: Final[bool]
@@ -112,6 +113,7 @@ class HeapCut:
     hidden: Final[int]
     collects: Final[bool]
     unfreezes: Final[bool]
+    pieces: Final[list[int]]
 
 @final
 class HeapPath:
@@ -145,6 +147,7 @@ class Holder:
         bytes: int | None = None,
         cut: str | None = None,
         by_hand: str | None = None,
+        number: int | None = None,
     ) -> Holder: ...
     path: Final[str]
     holds: Final[str]
@@ -152,6 +155,7 @@ class Holder:
     bytes: Final[int | None]
     cut: Final[str | None]
     by_hand: Final[str | None]
+    number: Final[int | None]
     def remedy(self) -> str: ...
     def to_dict(self) -> dict[str, Any]: ...
 

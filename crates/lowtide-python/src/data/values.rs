@@ -111,11 +111,13 @@ wrapper! {
         cut: Option<&str> = |it| it.cut.as_deref();
         /// A sentence that says what to do where no statement drops the reference.
         by_hand: Option<&str> = |it| it.by_hand.as_deref();
+        /// The number by which `lowtide.cut` drops the reference, if it can.
+        number: Option<u32> = |it| it.number;
     }
 
     /// Says who holds something.
     #[new]
-    #[pyo3(signature = (path, holds, *, count=1, bytes=None, cut=None, by_hand=None))]
+    #[pyo3(signature = (path, holds, *, count=1, bytes=None, cut=None, by_hand=None, number=None))]
     fn new(
         path: String,
         holds: String,
@@ -123,10 +125,11 @@ wrapper! {
         bytes: Option<u64>,
         cut: Option<String>,
         by_hand: Option<String>,
+        number: Option<u32>,
     ) -> Holder {
         let held = bytes.map(Bytes);
         let holder = lowtide::release::Holder::new(path, holds);
-        Holder(lowtide::release::Holder { count, held, cut, by_hand, ..holder })
+        Holder(lowtide::release::Holder { count, held, cut, by_hand, number, ..holder })
     }
 
     /// Returns what drops the reference: a statement with a comment, or `by hand: ` and a sentence.

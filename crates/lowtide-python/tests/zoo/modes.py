@@ -15,6 +15,7 @@ others are what people reach for today; they are measured, not tested. When is a
 
 from __future__ import annotations
 
+import ast
 import gc
 import importlib
 import re
@@ -133,7 +134,13 @@ def by_cut(run: Run) -> None:
     lowtide: Any = importlib.import_module("lowtide")
     for _ in range(_MOST_CUTS):
         held = _largest(run, _ask(run, lowtide))
-        statements = [cut.code for cut in held.cuts[:1] if cut.code] if held else []
+        first = held.cuts[0] if held and held.cuts else None
+        statements = [first.code] if first is not None and first.code else []
+        for code in statements:
+            run.expect(_is_plain(code), f"nobody would write this: {code}")
+        if not statements and first is not None and first.number is not None:
+            run.expect(run.name in BY_NUMBER, "there is no statement")
+            statements = [f"import lowtide; print(lowtide.cut({first.number}))"]
         if run.case.by_hand and not statements:
             # What a person has to do is said to be that, and is not mixed with code.
             is_said = held is None or any("by hand" in line for line in held.lines())
@@ -151,6 +158,31 @@ def by_cut(run: Run) -> None:
 
 
 _MOST_CUTS = 4
+BY_NUMBER = {
+    "asyncio_task",
+    "copied_context",
+    "ending_loop",
+    "gathered_tasks",
+    "mock_calls",
+    "node_hook",
+    "output_history",
+    "queued_job",
+    "signature_default",
+    "sql_function",
+    "thread_local",
+    "timer_argument",
+    "waiting_tasks",
+}
+"""The cases where no plain statement cuts it, but `lowtide.cut(1)` does."""
+
+
+def _is_plain(code: str) -> bool:
+    """Whether a person would write it: two statements at most, and only Python's own ways."""
+    tree = ast.parse(code)
+    acts = [one for one in tree.body if not isinstance(one, ast.Import)]
+    acts = [one for one in acts if not ast.unparse(one).startswith("gc.")]
+    odd = ("lambda", "functools.reduce", "gc.get_", "lowtide._")
+    return len(acts) <= 2 and not any(word in code for word in odd)
 
 
 def _ask(run: Run, lowtide: Any) -> Any:

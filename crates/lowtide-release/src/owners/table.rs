@@ -101,6 +101,7 @@ impl ValueRecord {
             held: self.bytes,
             cut: None,
             by_hand: None,
+            number: None,
         })
     }
 }

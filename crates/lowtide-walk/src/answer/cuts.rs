@@ -59,18 +59,19 @@ impl Manner {
 }
 
 impl Analysed<'_, '_> {
-    /// Returns the cuts that free a node, or why there is none. A cache that has `cached` bytes is cleared first,
-    /// if that frees as many.
+    /// Returns the cuts that free some nodes, or why there is none. A cache that has `cached` bytes is cleared first,
+    /// if that frees as many. A cut that is `known` is the only one.
     pub(crate) fn cuts(
         &self,
-        node: Node,
+        nodes: &[Node],
         cached: Option<Bytes>,
+        known: Option<&Cut>,
     ) -> PyResult<(Vec<Py<HeapCut>>, Option<NoCut>)> {
-        let mut all = Vec::new();
+        let (mut all, node) = (Vec::new(), nodes[0]);
         if let Some(bytes) = cached.filter(|_| self.heap.kind(node) == Kind::Cache) {
             all.extend(self.clearing(node, bytes)?);
         }
-        match self.chosen_cuts(node) {
+        match known.map_or_else(|| self.chosen_cuts(nodes), |cut| Ok(vec![cut.clone()])) {
             Err(why) => Ok((all, Some(why))),
             Ok(cuts) => {
                 for Cut { edges, freed, collateral, .. } in cuts {
@@ -85,8 +86,8 @@ impl Analysed<'_, '_> {
         }
     }
 
-    /// Returns the cuts that free a node, in every manner.
-    fn chosen_cuts(&self, node: Node) -> Result<Vec<Cut>, NoCut> {
+    /// Returns the cuts that free some nodes, in every manner.
+    pub(crate) fn chosen_cuts(&self, nodes: &[Node]) -> Result<Vec<Cut>, NoCut> {
         let mut found: Vec<Cut> = Vec::new();
         let mut why_not = None;
         for manner in Manner::ALL {
@@ -99,7 +100,7 @@ impl Analysed<'_, '_> {
                 };
                 if can { CutCost::Cost(1) } else { CutCost::Never }
             };
-            match self.analysis.cuts(&[node], manner.most(), cost) {
+            match self.analysis.cuts(nodes, manner.most(), cost) {
                 Ok(cuts) => {
                     for cut in cuts {
                         if found.iter().all(|other| other.edges != cut.edges) {
@@ -126,7 +127,7 @@ impl Analysed<'_, '_> {
             (Kind::Dict | Kind::Namespace | Kind::ClassDict | Kind::Container, _) => true,
             _ if matches!(manner, Manner::Outer | Manner::Names) => false,
             (Kind::Instance | Kind::Model, Kind::Dict) => {
-                !self.heap.keeps_attributes(edge.from, edge.to)
+                !self.heap.keeps_attributes(self.py, edge.from, edge.to)
             }
             // What an object is made of, not what it has.
             (_, Kind::Class | Kind::Module | Kind::Namespace | Kind::Memory) => false,
@@ -184,9 +185,21 @@ impl Analysed<'_, '_> {
             Py::new(self.py, CutEdge { held: self.object(*to), paths })
         });
         let edges = self.list(edges.collect::<PyResult<Vec<_>>>()?)?;
+        let memories = self.heap.memories.iter().enumerate();
+        let pieces = memories.filter(|(_, one)| lost.binary_search(&one.node).is_ok());
+        let pieces = pieces.map(|(at, _)| at).collect();
         let (kept, hidden) = self.kept(lost, target);
         let (collects, unfreezes) = self.in_cycle(lost, target);
-        let cut = HeapCut { edges, freed, beside, kept_bytes: kept.0, hidden, collects, unfreezes };
+        let cut = HeapCut {
+            edges,
+            freed,
+            beside,
+            kept_bytes: kept.0,
+            hidden,
+            collects,
+            unfreezes,
+            pieces,
+        };
         Py::new(self.py, cut)
     }
 

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use lowtide_heap::{Analysis, Node};
+use lowtide_heap::{Analysis, Cut, Edge, Node};
 use lowtide_types::Bytes;
 use pyo3::prelude::*;
 
@@ -20,6 +20,8 @@ use crate::start::question::Question;
 
 /// Paths that are shown for each object.
 const PATHS_MOST: usize = 4;
+/// Objects of which it is asked whether others have the same holders.
+const JOINED_MOST: usize = 16;
 /// A part that has this many percent of the whole's bytes is what a person means.
 const MOST_OF_IT: u64 = 95;
 /// Unreachable cycles that are shown.
@@ -53,6 +55,10 @@ struct Group {
     node: Node,
     bytes: Bytes,
     pieces: u64,
+    /// Tensors with the same holders, the first of them included; none if `node` has it all.
+    equal: Vec<Node>,
+    /// The cut of all holders of a model.
+    cut: Option<Cut>,
 }
 
 impl Answering<'_, '_> {
@@ -80,6 +86,7 @@ impl Answering<'_, '_> {
             unfrozen_bytes: if self.one_by_one { 0 } else { dead.frozen.0 },
             native: self.found.list(self.native()?)?,
             native_memory: self.native_memory(),
+            sizes: memories.iter().map(|memory| memory.bytes.0).collect(),
             memory: RetainedSize { objects: memories.len() as u64, bytes: bytes.0 },
             objects: self.found.heap.graph.len(),
             frozen_objects: self.found.heap.nodes.frozen_count,
@@ -91,7 +98,7 @@ impl Answering<'_, '_> {
     fn targets(&self) -> Vec<Group> {
         let group = |node: &Node| {
             let retained = self.found.analysis.retained(*node);
-            Group { node: *node, bytes: retained.bytes, pieces: 0 }
+            Group { node: *node, bytes: retained.bytes, pieces: 0, equal: Vec::new(), cut: None }
         };
         self.found.heap.targets.iter().map(group).collect()
     }
@@ -104,14 +111,79 @@ impl Answering<'_, '_> {
                 continue;
             }
             let node = self.known_as(memory.node);
-            let empty = Group { node, bytes: Bytes::ZERO, pieces: 0 };
+            let empty = Group { node, bytes: Bytes::ZERO, pieces: 0, equal: Vec::new(), cut: None };
             let group = by_node.entry(node).or_insert(empty);
             group.bytes += memory.bytes;
             group.pieces += 1;
         }
         let mut groups: Vec<Group> = by_node.into_values().collect();
         groups.sort_by_key(|group| (std::cmp::Reverse(group.bytes), group.node));
-        groups
+        self.joined(groups)
+    }
+
+    /// Joins groups that have the same holders, each of which would hold them without the others: the parameters of a
+    /// model that a graph holds too are one.
+    fn joined(&self, mut groups: Vec<Group>) -> Vec<Group> {
+        let mut joined = Vec::new();
+        let mut tries = 0;
+        while !groups.is_empty() {
+            let mut group = groups.remove(0);
+            if tries < JOINED_MOST && self.is_shared(group.node) {
+                tries += 1;
+                self.join(&mut group, &mut groups);
+            }
+            joined.push(group);
+        }
+        joined.sort_by_key(|group| (std::cmp::Reverse(group.bytes), group.node));
+        joined
+    }
+
+    /// Moves groups into another that has the same holders.
+    fn join(&self, group: &mut Group, groups: &mut Vec<Group>) {
+        let cuts = self.found.chosen_cuts(&[group.node]).unwrap_or_default();
+        let Some(cut) = cuts.iter().filter(|cut| cut.edges.len() > 1).max_by_key(|cut| cut.freed.bytes) else {
+            return;
+        };
+        let without = |edges: &[Edge]| {
+            let mut lost = self.found.analysis.lost_by(edges);
+            lost.sort_unstable();
+            lost
+        };
+        let lost = without(&cut.edges);
+        let of_fewer = cut.edges.iter().map(|one| {
+            let fewer: Vec<Edge> = cut.edges.iter().copied().filter(|edge| edge != one).collect();
+            without(&fewer)
+        });
+        let of_fewer: Vec<Vec<Node>> = of_fewer.collect();
+        let is_equal = |other: &Group| {
+            let is_in = |lost: &Vec<Node>| lost.binary_search(&other.node).is_ok();
+            self.is_shared(other.node) && is_in(&lost) && !of_fewer.iter().any(is_in)
+        };
+        let (equal, others): (Vec<Group>, Vec<Group>) =
+            std::mem::take(groups).into_iter().partition(is_equal);
+        *groups = others;
+        let bytes: Bytes = equal.iter().map(|other| other.bytes).sum();
+        let model = cut.edges.iter().map(|edge| edge.to);
+        let model = model.into_iter().find(|node| self.found.heap.kind(*node) == Kind::Model);
+        // The holders have more than this: it is not named by them.
+        let is_most = cut.freed.bytes.0 * MOST_OF_IT / 100 <= (group.bytes + bytes).0;
+        if equal.is_empty() || (model.is_none() && !is_most) {
+            groups.extend(equal);
+            groups.sort_by_key(|group| (std::cmp::Reverse(group.bytes), group.node));
+            return;
+        }
+        group.equal = std::iter::once(group.node).chain(equal.iter().map(|one| one.node)).collect();
+        group.bytes += bytes;
+        group.pieces += equal.iter().map(|other| other.pieces).sum::<u64>();
+        group.node = model.unwrap_or(group.node);
+        group.cut = model.map(|_| cut.clone());
+    }
+
+    /// Returns whether no single object holds a tensor.
+    fn is_shared(&self, node: Node) -> bool {
+        let above = self.found.analysis.dominator(node);
+        matches!(self.found.heap.kind(node), Kind::Tensor | Kind::Memory)
+            && above.is_none_or(|above| self.is_scaffolding(above))
     }
 
     /// Returns the object that a person would say holds this memory: the farthest that holds it
@@ -136,7 +208,7 @@ impl Answering<'_, '_> {
         }
         // A person calls the instance by name, not the dict in which it keeps its attributes.
         if let Some(above) = chain.get(at + 1)
-            && self.found.heap.keeps_attributes(*above, chain[at])
+            && self.found.heap.keeps_attributes(self.found.py, *above, chain[at])
         {
             at += 1;
         }
@@ -170,8 +242,16 @@ impl Answering<'_, '_> {
     }
 
     fn held(&self, group: &Group, dead: &Dead) -> PyResult<Py<HeldObject>> {
-        let Group { node, bytes, pieces } = *group;
-        let (cuts, why_no_cut) = self.found.cuts(node, (pieces > 0).then_some(bytes))?;
+        let Group { node, bytes, pieces, ref equal, ref cut } = *group;
+        let nodes = if equal.is_empty() { &[node][..] } else { equal };
+        let (cuts, why_no_cut) = self.found.cuts(nodes, (pieces > 0).then_some(bytes), cut.as_ref())?;
+        let mut paths = self.found.analysis.paths(node, PATHS_MOST);
+        if let Some(first) = equal.first().filter(|first| **first != node) {
+            // What holds them beside their model.
+            let others = self.found.analysis.paths(*first, PATHS_MOST);
+            paths.extend(others.into_iter().filter(|path| path.nodes().all(|one| one != node)));
+        }
+        let paths: Vec<_> = paths.iter().map(|path| self.found.path(path)).collect::<PyResult<_>>()?;
         let held = HeldObject {
             object: self.found.object(node).or_else(|| self.of_memory(node)),
             bytes: bytes.0,
@@ -180,7 +260,7 @@ impl Answering<'_, '_> {
             collected: dead.is_collected(node),
             hidden: self.found.heap.hidden(node),
             frozen: self.found.heap.is_frozen(node),
-            paths: self.found.paths(node, PATHS_MOST)?,
+            paths: self.found.list(paths)?,
             cuts: self.found.list(cuts)?,
             why_no_cut: why_no_cut.map(|why| why.to_string()),
         };

@@ -145,6 +145,8 @@ pub struct HeapCut {
     pub(crate) collects: bool,
     /// Whether what the collector has to free is frozen: it has to be unfrozen first.
     pub(crate) unfreezes: bool,
+    /// The pieces of memory that the cut frees, as positions in [`Examination::sizes`].
+    pub(crate) pieces: Vec<usize>,
 }
 
 /// An object that is kept alive: one that holds device memory, or one that was asked about.
@@ -215,6 +217,8 @@ pub struct Examination {
     pub(crate) native_memory: RetainedSize,
     /// All device memory that was found.
     pub(crate) memory: RetainedSize,
+    /// The bytes of each piece of it.
+    pub(crate) sizes: Vec<u64>,
     /// The number of objects that were walked.
     pub(crate) objects: usize,
     /// The number of frozen objects.

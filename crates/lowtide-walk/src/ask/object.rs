@@ -38,6 +38,19 @@ pub(crate) fn object(py: Python<'_>, address: usize) -> Bound<'_, PyAny> {
     unsafe { Bound::from_borrowed_ptr(py, with_exposed_provenance_mut(address)) }
 }
 
+/// Returns whether a dict is the one in which an object keeps its attributes, rather than one of them.
+pub(crate) fn has_attributes_in(object: &Bound<'_, PyAny>, dict: *mut PyObject) -> bool {
+    // SAFETY: the object is alive. Nothing of its class runs, and the interpreter's lock is held.
+    let attributes = unsafe { ffi::PyObject_GenericGetDict(object.as_ptr(), std::ptr::null_mut()) };
+    if attributes.is_null() {
+        drop(PyErr::take(object.py()));
+        return false;
+    }
+    // SAFETY: it is a new reference.
+    drop(unsafe { Bound::from_owned_ptr(object.py(), attributes) });
+    attributes == dict
+}
+
 /// Returns the first element of a tuple, or `None` if it has none or is no tuple.
 pub(crate) fn first_of(tuple: *mut PyObject) -> Option<*mut PyObject> {
     // SAFETY: it is alive.

@@ -8,7 +8,7 @@ use lowtide_types::Bytes;
 use pyo3::prelude::*;
 
 use crate::ask::kind::Kind;
-use crate::ask::object::object;
+use crate::ask::object::{has_attributes_in, object};
 use crate::safety::own_memory::Reserve;
 use crate::safety::own_references::{CollectorOff, OwnReferences};
 use crate::walk::walked::{List, Nodes};
@@ -80,11 +80,15 @@ impl Heap<'_> {
 
     /// Returns whether a dict is where an instance keeps its attributes: the instance has nothing
     /// else.
-    pub(crate) fn keeps_attributes(&self, instance: Node, dict: Node) -> bool {
+    pub(crate) fn keeps_attributes(&self, py: Python<'_>, instance: Node, dict: Node) -> bool {
         let mut others = self.graph.references(instance);
         self.kind(dict) == Kind::Dict
             && matches!(self.kind(instance), Kind::Instance | Kind::Model)
             && others.all(|edge| edge.to == dict || self.kind(edge.to) == Kind::Class)
+            && self.object(py, instance).is_some_and(|instance| {
+                let address = self.nodes.addresses[dict.index()];
+                has_attributes_in(&instance, std::ptr::with_exposed_provenance_mut(address))
+            })
     }
 
     /// Returns whether a reference leads to what belongs to its holder, rather than to what

@@ -51,7 +51,7 @@ def teardown_of(objects: list[object], device: Device | None) -> Teardown:
     if not objects:
         return Teardown([], None, 0, [], False)
     from .._why.memory.probe import bytes_on
-    from .._why.why import holders
+    from .._why.why import here, holders
     from .plan import alive, plan
 
     # A class that says what it releases loses those attributes, in that order, and no others.
@@ -68,10 +68,11 @@ def teardown_of(objects: list[object], device: Device | None) -> Teardown:
     in_vain = planned.in_vain
     # What was not dropped is held by the object as well, which is no news.
     besides = _weakly(objects[0])
+    asker = here()
 
     def witness() -> list[Holder]:
         survivors = alive(tensors)
-        return holders(survivors, besides()) if survivors else []
+        return holders(survivors, besides(), asker=asker) if survivors else []
 
     _trim_own_garbage(device)
     return Teardown(steps, witness, claim_bytes, planned.undo, in_vain)
@@ -133,10 +134,12 @@ def drop_without_device(steps: list[DropStep]) -> None:
 def users_of(device: Device) -> Callable[[], list[Holder]]:
     """Returns a witness that names who uses the memory that is left on a device."""
 
-    def witness() -> list[Holder]:
-        from .._why.why import holders
+    from .._why.why import here, holders
 
-        return holders(device=device.name, least=_WORTH_BYTES)
+    asker = here()
+
+    def witness() -> list[Holder]:
+        return holders(device=device.name, least=_WORTH_BYTES, asker=asker)
 
     return witness
 

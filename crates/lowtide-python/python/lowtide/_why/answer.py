@@ -6,14 +6,21 @@ its references again when it is applied.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .._native import Holder
 from .._runtime.data import Data, counted, mib
 from .naming.words import NATIVE_ROOT, shorten
+from .plan import Plan, plans
 
-_SHOWN_HELD = 6
+if TYPE_CHECKING:
+    from .naming.cuts import Keys
+
+_SHOWN_HELD = 12
+_SMALL_SHARE = 200
+"""Objects with less than this part of all bytes are counted together."""
 _SHOWN_PATHS = 3
 _SHOWN_STEPS = 3
 
@@ -47,7 +54,7 @@ class Cut(Data):
     `code` is the Python statement that cuts them all, with its imports and, if it is needed, the
     collection; None if a person has to do a part of it by hand. `beside_*` is freed as well although
     nobody asked for it; `goes` names what the program loses with it. `kept_bytes` stay in use
-    because of references that are not visible; `invisible` counts those.
+    because of references that are not visible; `invisible` counts those. `lowtide.cut(number)` applies it.
     """
 
     steps: tuple[Step, ...]
@@ -59,7 +66,12 @@ class Cut(Data):
     kept_bytes: int = 0
     invisible: int = 0
     goes: tuple[str, ...] = ()
-    _apply: Callable[[Cut], None] | None = None
+    number: int | None = None
+    _apply: Callable[[Sequence[Cut]], int] | None = None
+    _keys: Keys = frozenset()
+    _exit_call: int | None = None
+    _unfreezes: bool = False
+    _pieces: frozenset[int] = frozenset()
 
     @property
     def can_apply(self) -> bool:
@@ -76,10 +88,23 @@ class Cut(Data):
         message says what to do.
         """
         if self._apply is not None:
-            self._apply(self)
+            self._apply([self])
 
     def __str__(self) -> str:
         return self.code if self.code is not None else self._sentence(len(self.steps))
+
+    def _text(self) -> str:
+        """Returns what to type, or what a person does."""
+        if self.code is not None:
+            return self.code
+        if self.number is None:
+            return self._sentence(_SHOWN_STEPS)
+        if self.steps[0].by_hand and len(self.steps) == 1:
+            return f"lowtide.cut({self.number}), or by hand: {shorten(self.steps[0].action)}"
+        dropped = [shorten(step.path) for step in self.steps[:_SHOWN_STEPS]]
+        more = len(self.steps) - len(dropped)
+        dropped += [f"{more:,} more"] if more else []
+        return f"lowtide.cut({self.number})  # drops {', '.join(dropped)}"
 
     def _sentence(self, most: int) -> str:
         """Returns what a person does, as one sentence: code stands in quotation marks."""
@@ -89,9 +114,10 @@ class Cut(Data):
 
     def line(self, is_first: bool = True) -> str:
         """Returns one line: what to do, and what that frees."""
-        head = "cut" if self.code is not None else "by hand"
-        text = self.code if self.code is not None else self._sentence(_SHOWN_STEPS)
-        text += f" → frees {mib(self.freed_bytes - self.kept_bytes)}"
+        head = f"cut {self.number}" if self.number else "cut"
+        if self.code is None and self.number is None:
+            head = "by hand"
+        text = f"{self._text()} → frees {mib(self.freed_bytes - self.kept_bytes)}"
         if self.kept_bytes:
             text += f", and {mib(self.kept_bytes)} more once native code lets go of it"
         if self.beside_bytes:
@@ -135,7 +161,8 @@ class Held(Data):
         if self.tensors > 1:
             what += f", {counted(self.tensors, 'piece')}"
         first = _line(mib(self.bytes), f"{shorten(self.path)} ({what})")
-        todo = [cut.line(number == 0) for number, cut in enumerate(self.cuts[:2])]
+        others = [cut for cut in self.cuts[1:] if cut.code is not None]
+        todo = [cut.line(cut is self.cuts[0]) for cut in [*self.cuts[:1], *others[:1]]]
         if not self.cuts and self.by_hand is not None:
             todo.append(_line("by hand", shorten(self.by_hand)))
         # Where nobody is named, what to do comes at once.
@@ -249,6 +276,7 @@ class Answer(Data):
     frozen_objects: int
     took_s: float
     waited_s: float
+    plan: Plan = field(default_factory=Plan)
 
     @property
     def holders(self) -> tuple[Holder, ...]:
@@ -262,7 +290,10 @@ class Answer(Data):
         return self.held[0].cuts if self.held else ()
 
     def __str__(self) -> str:
-        return "\n".join([self._head(), *self._body()])
+        # What is displayed is what a person means next.
+        plans().remember(self.plan)
+        name = f"{self.plan.name}: " if self.plan.name and len(plans().known) > 1 else ""
+        return "\n".join([name + self._head(), *self._body()])
 
     def _head(self) -> str:
         walk = f"{self.objects:,} objects walked in {_time(self.waited_s)}, the interpreter waited"
@@ -276,8 +307,9 @@ class Answer(Data):
         return f"why on {where}: {mib(self.held_bytes)} in {pieces} of memory; {walk}"
 
     def _body(self) -> list[str]:
-        lines = [line for held in self.held[:_SHOWN_HELD] for line in held.lines()]
-        not_shown = self.held[_SHOWN_HELD:]
+        shown = shown_of(self.held)
+        lines = [line for held in self.held[:shown] for line in held.lines()]
+        not_shown = self.held[shown:]
         more = self.rest_held + len(not_shown)
         if more:
             more_bytes = self.rest_bytes + sum(held.bytes for held in not_shown)
@@ -288,5 +320,13 @@ class Answer(Data):
             lines += [native.line() for native in self.native]
         if not lines and self.has_device:
             lines.append("  nothing holds any memory")
+        if len(self.plan.cuts) > 1:
+            lines.append(_line("plan", self.plan.line()))
         lines += [action.line() for action in self.actions]
         return lines + [f"  note: {note}" for note in self.notes]
+
+
+def shown_of(held: Sequence[Held]) -> int:
+    """Returns how many of the largest objects an answer shows, with a number for the cut of each."""
+    least = sum(one.bytes for one in held) / _SMALL_SHARE
+    return sum(one.bytes >= least for one in held[:_SHOWN_HELD])

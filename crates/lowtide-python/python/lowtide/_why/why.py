@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from .._devices.choose import device_of
 from .._native import Examination, Holder, examine
@@ -13,10 +15,13 @@ from .alone import EXAMINING
 from .answer import Answer, Cut
 from .mark import Mark
 from .memory.listed import Listed
-from .naming.cuts import Keys
+from .naming.cuts import NamedStep, ReferenceKey, in_order
 from .naming.found import Naming
+from .plan import Plans, plans
 from .question import Question, caller_scope
+from .rare import cancel
 from .references.look import AnyDict, full_type_name, type_name
+from .references.reference import Reference
 
 _MOST_HELD = 12
 
@@ -35,9 +40,13 @@ def why(target: object = None, device: object = None, *, since: Mark | None = No
     The interpreter's lock is held meanwhile; the answer says for how long.
     """
     name = None if target is not None and device is None else _device_name(device)
-    asking = _Asking(target, name, since, is_default=device is None and device_of(None) is None)
-    del target
-    return asking.answer(caller_scope())
+    is_new = target is None and since is not None
+    targets = None if target is None else [target]
+    asking = _Asking(since.grown(name)[0] if is_new and since else targets, name, grouped=is_new)
+    del target, targets
+    answer = asking.answer(device is None and device_of(None) is None, caller_scope())
+    plans().remember(answer.plan)
+    return answer
 
 
 def _device_name(device: object) -> str:
@@ -52,73 +61,125 @@ def _device_name(device: object) -> str:
 
 
 class _Asking:
-    """One question. A cut asks it again when it is applied."""
+    """One question. Its cuts ask it again when they are applied.
+
+    It is about all memory of a device, about one object, or about what holds the memory of some tensors
+    (`grouped`) other than `besides`. Of those it has weak references.
+    """
 
     def __init__(
-        self, target: object, device: str | None, since: Mark | None, *, is_default: bool
+        self,
+        targets: Sequence[object] | None,
+        device: str | None,
+        *,
+        grouped: bool = False,
+        besides: object = None,
     ) -> None:
         self._device = device
-        self._since = since
-        self._is_default = is_default
-        self._is_about_target = target is not None
-        self._target = target
-        self._weak: weakref.ref[object] | None = None
-        if target is not None:
-            try:
-                self._weak = weakref.ref(target)
-            except TypeError:
-                pass  # A dict or a list has no weak references: only its holder can ask about it again.
+        self._grouped = grouped
+        self._targets = targets
+        self._weak = None if targets is None else [_weakly(one) for one in targets]
+        self._besides = _weakly(besides)
+        self._done: frozenset[ReferenceKey] = frozenset()
 
-    def answer(self, scope: AnyDict | None) -> Answer:
+    def ask(self) -> Examination:
+        """Asks about the targets, which nothing of ours holds any more."""
+        targets, self._targets = self._targets, None
+        question = Question(targets, grouped=self._grouped, device=self._device, most=_MOST_HELD)
+        del targets
+        return examine(question)
+
+    def answer(self, is_default: bool, scope: AnyDict | None) -> Answer:
+        """Asks about a device or one object, and names what is found."""
         began = time.perf_counter()
+        is_about_one = self._targets is not None and not self._grouped
+        text = full_type_name(type(self._targets[0])) if is_about_one and self._targets else None
         with EXAMINING.alone():
-            answer = self._answer(scope)
+            found = self.ask()
+            waited_s = time.perf_counter() - began
+            name = self._device
+            device = None if name in (None, "cpu") else device_of(name)
+            answer = Naming(found, self.apply, scope).answer(device, name, text, waited_s)
+            del found
+        if is_default and name == "cpu":
+            answer.notes += ("no accelerator was found: this is host memory",)
         answer.took_s = time.perf_counter() - began
         return answer
 
-    def _answer(self, scope: AnyDict | None) -> Answer:
-        target, self._target = self._target, None
-        began = time.perf_counter()
-        found = self._examine(target)
-        waited_s = time.perf_counter() - began
-        text = full_type_name(type(target)) if self._is_about_target else None
-        del target
-        name = self._device
-        device = None if name in (None, "cpu") else device_of(name)
-        answer = Naming(found, self._apply, scope).answer(device, name, text, waited_s)
-        if self._is_default and name == "cpu":
-            answer.notes += ("no accelerator was found: this is host memory",)
-        return answer
-
-    def _examine(self, target: object) -> Examination:
-        targets = [target] if self._is_about_target else None
-        is_new = targets is None and self._since is not None
-        if is_new and self._since is not None:
-            targets = self._since.grown(self._device)[0]
-        question = Question(targets, grouped=is_new, device=self._device, most=_MOST_HELD)
-        del target, targets
-        return examine(question)
-
-    def _apply(self, cut: Cut, keys: Keys) -> None:
-        target = None
-        if self._is_about_target:
-            if self._weak is None:
-                raise TypeError(
-                    "the object cannot be found again, because it has no weak references: ask with "
-                    "lowtide.why(target) and apply that answer's cut at once, or do what it says"
-                )
-            target = self._weak()
-            if target is None:
-                return
+    def apply(self, cuts: Sequence[Cut]) -> int:
+        """Applies cuts of the answer and returns the bytes that this frees."""
+        if self._weak is not None:
+            self._targets = [one for weak in self._weak if (one := weak()) is not None]
+            if not self._targets:
+                return 0
         with EXAMINING.alone():
-            found = self._examine(target)
-            del target
-            references = Naming(found, self._apply).references(keys)
-            del found
-        if references is None:
-            raise LookupError(f"the references of this cut have changed: {cut}. Ask again")
-        while references:
-            references.pop(0).cut()
+            before = Listed(self._device).bytes or 0
+            steps = self._found_again(cuts)
+        self._done |= {key for one in cuts for key in one._keys}
+        refusals = []
+        while steps:
+            try:
+                steps.pop(0).cut()
+            except TypeError as error:
+                refusals.append(str(error))
+        for one in cuts:
+            if one._exit_call is not None:
+                cancel(one._exit_call)
+        if any(one._unfreezes for one in cuts):
+            gc.unfreeze()
+        gc.collect()
+        if refusals:
+            raise TypeError("; ".join(refusals))
+        with EXAMINING.alone():
+            return max(0, before - (Listed(self._device).bytes or 0))
+
+    def _found_again(self, cuts: Sequence[Cut]) -> list[Reference]:
+        """Returns the references of some cuts in the order in which they are cut. Raises LookupError if one has
+        changed, and TypeError if one cannot be cut from here."""
+        wanted = {key for one in cuts for key in one._keys}
+        naming = Naming(self.ask(), self.apply)
+        steps: dict[ReferenceKey, NamedStep] = {}
+        for step in naming.steps(self._besides()):
+            if step.key in wanted:
+                steps.setdefault(step.key, step)
+            if len(steps) == len(wanted):
+                break
+        for one in cuts:
+            if not one._keys <= steps.keys() | self._done:
+                raise LookupError(
+                    f"nothing was cut, because the references of this one have changed: {one}. Ask again"
+                )
+        fixed = [step for step in steps.values() if not step.step.can_apply]
+        if fixed:
+            raise TypeError(f"nothing was cut, because only a person can: {fixed[0].step.action}")
+        return [step.reference for step in in_order(list(steps.values())) if step.reference]
+
+
+def _weakly(one: object) -> Callable[[], object]:
+    """Returns what gives the object for as long as it is there."""
+    try:
+        return (lambda: None) if one is None else weakref.ref(one)
+    except TypeError:
+        return _without_weak_references
+
+
+def _without_weak_references() -> object:
+    raise TypeError(
+        "the object cannot be found again, because it has no weak references: ask with "
+        "lowtide.why(target) and apply that answer's cut at once, or do what it says"
+    )
+
+
+class Asker(NamedTuple):
+    """Who asks for holders: where statements will run, and what the thread remembers."""
+
+    scope: AnyDict | None
+    plans: Plans
+
+
+def here() -> Asker:
+    """Returns the code that called this package."""
+    return Asker(caller_scope(), plans())
 
 
 def holders(
@@ -126,33 +187,35 @@ def holders(
     besides: object = None,
     device: str | None = None,
     least: int = 0,
+    asker: Asker | None = None,
 ) -> list[Holder]:
-    """Returns who holds the memory of some tensors, or of a device.
+    """Returns who holds the memory of some tensors, or of a device. `lowtide.cut` knows them by number.
 
     Paths over `besides` are left out: it is known to hold them. So are holders of less than `least`
-    bytes.
+    bytes. It is `asker` that asks, if that is another thread.
     """
+    asker = asker or here()
     with EXAMINING.alone():
         listed = Listed(device) if survivors is None and device is not None else None
         if listed is not None and (known := listed.all_bytes) is not None and known < least:
             return []
-        question = Question(survivors, grouped=True, device=device, most=_MOST_HELD)
+        asking = _Asking(survivors, device, grouped=True, besides=besides)
         del survivors
-        return _holders(question, besides, least, listed)
+        return _holders(asking, besides, least, listed, asker)
 
 
 def _holders(
-    question: Question, besides: object, least: int, listed: Listed | None
+    asking: _Asking, besides: object, least: int, listed: Listed | None, asker: Asker
 ) -> list[Holder]:
-    found = examine(question)
-    del question
+    found = asking.ask()
     if listed is not None:
         listed.compare(found.memory.bytes)
-    naming = Naming(found, scope=caller_scope())
+    naming = Naming(found, asking.apply, scope=asker.scope)
     named: list[Holder] = []
+    numbered: list[Cut] = []
     for held in found.held:
         if held.bytes >= least:
-            named += naming.holders(held, besides)
+            named += naming.holders(held, besides, numbered)
     for dead in found.dead:
         size = dead.size
         if dead.frozen and size.bytes >= least:
@@ -161,4 +224,5 @@ def _holders(
             )
             cut = "import gc; gc.unfreeze(); gc.collect()"
             named.append(Holder("gc.freeze()", cycle, bytes=size.bytes, cut=cut))
+    asker.plans.remember(naming.plan(numbered, sum(held.bytes for held in found.held)))
     return named

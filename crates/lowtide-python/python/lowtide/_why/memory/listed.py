@@ -34,19 +34,19 @@ _complete: dict[str, _References] = {}
 class Listed:
     """What the objects have that the collector lists. To be made by whoever examines alone."""
 
-    def __init__(self, device: str) -> None:
-        self._device = device
+    def __init__(self, device: str | None) -> None:
+        self._device = device or ""
         self._references = _references()
-        self._bytes = listed_memory(Question(device=device))
+        self.bytes = listed_memory(Question(device=device))
 
     @property
     def all_bytes(self) -> int | None:
         """What a walk would find; `None` if it might find more than the pass."""
-        return self._bytes if _complete.get(self._device) == self._references else None
+        return self.bytes if _complete.get(self._device) == self._references else None
 
     def compare(self, walked_bytes: int) -> None:
         """Learns from a walk over the same heap whether the pass found everything."""
-        if walked_bytes == self._bytes:
+        if walked_bytes == self.bytes:
             _complete[self._device] = self._references
 
 

@@ -8,6 +8,7 @@ anywhere (`sys.modules['shop'].cache['a']`). Names of the module that asks stand
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -39,7 +40,8 @@ _MOST_STEPS = 200
 _HERE = "\0"
 """Stands for the namespace in which a statement runs."""
 _SHOWN_REMARKS = 4
-_UNREADABLE = ("gc.get_referents(", "gc.get_objects(", "hooks_dict_ref(")
+_UNREADABLE = ("gc.get_referents(", "gc.get_objects(", "hooks_dict_ref(", "functools.reduce(")
+_MOST_ACTS = 2
 _OWN_NAME = re.compile("Task-[0-9]+")
 """asyncio numbers its tasks, those of all event loops together."""
 
@@ -278,6 +280,20 @@ class Statement(NamedTuple):
 
     text: str
     imports: frozenset[str] = frozenset()
+
+
+def is_plain(code: str) -> bool:
+    """Returns whether a person would write it: two statements at most, besides imports and the collection, and no way
+    around Python's own words."""
+    if not is_readable(code):
+        return False
+    tree = ast.parse(code)
+    acts = [one for one in tree.body if not isinstance(one, ast.Import)]
+    acts = [one for one in acts if ast.unparse(one) not in ("gc.collect()", "gc.unfreeze()")]
+    loops = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+    nested = [one for one in ast.walk(tree) if isinstance(one, (ast.Lambda, *loops))]
+    is_plain = not any(isinstance(one, ast.Lambda) for one in nested) and len(nested) <= 1
+    return is_plain and len(acts) <= _MOST_ACTS
 
 
 def joined(

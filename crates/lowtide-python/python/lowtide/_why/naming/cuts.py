@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 import itertools
 import re
+import sys
 from collections.abc import Callable, Sequence
-from types import CellType, FunctionType, MethodType
-from typing import NamedTuple
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
 
 from ..._native import HeapCut, HeldObject, printable
 from .. import rare
 from ..answer import Cut, Step
 from ..interpreter import registered_at
-from ..references.look import is_a, plain, type_name
+from ..references.look import (
+    full_type_name,
+    is_a,
+    module_dict,
+    module_value,
+    namespace_of,
+    plain,
+    type_name,
+)
 from ..references.reference import Reference
 from ..references.tensors import leaves_with_gradient_graph
-from .code import Statement, fill, is_readable, joined
+from .code import Statement, fill, is_plain, is_readable, joined
 from .path import NamedPath
 
 _MOST_CUTS = 4
 _MOST_GRADIENTS = 16
 _CLEARED = ("cache", "cache entry")
 _MOVING = ("element", "item", "key", "queued", "weak value")
+_EMPTIED = (dict, list, set, collections.deque, collections.OrderedDict, collections.defaultdict)
 _PLAIN = (dict, list, tuple, set, frozenset, CellType, MethodType)
 
 
@@ -59,7 +71,7 @@ class Cuts:
     `apply` cuts the references of a cut later."""
 
     def __init__(
-        self, path: Callable[..., NamedPath], apply: Callable[[Cut, Keys], None] | None
+        self, path: Callable[..., NamedPath], apply: Callable[[Sequence[Cut]], int] | None = None
     ) -> None:
         self._path = path
         self._apply = apply
@@ -68,21 +80,76 @@ class Cuts:
         """Returns the cuts of an object, the gentlest first; those that are statements before those
         that are done by hand."""
         found: dict[str, Cut] = {}
+        if held.cuts and (emptied := self._emptied(held)):
+            cut = self._cut(held.cuts[0], held, emptied)
+            cut.freed_bytes, cut.beside_objects, cut.beside_bytes = held.bytes, 0, 0
+            found[str(cut)] = cut
         for heap_cut in held.cuts:
             cut = self._cut(heap_cut, held)
             found.setdefault(str(cut), cut)
         if not found:
             found = {str(cut): cut for cut in self._without_callback(held)}
-        cuts = sorted(found.values(), key=lambda cut: cut.code is None)
+        cuts = sorted(found.values(), key=lambda cut: cut.code is None and not cut.can_apply)
         return tuple(cuts[:_MOST_CUTS])
 
-    def references(self, wanted: Keys, held: HeldObject) -> list[Reference] | None:
-        """Returns the references of the cut with these keys, or None if there is no such cut."""
-        for cut in held.cuts:
-            steps = self._gradient_steps(held) + self._steps(cut, held.object)
-            if _keys(steps) == wanted:
-                return [one.reference for one in steps if one.reference is not None]
-        return None
+    def steps(self, held: HeldObject) -> list[NamedStep]:
+        """Returns the steps of all cuts of an object."""
+        each = [self._steps(cut, held.object) for cut in held.cuts]
+        first = self._gradient_steps(held) + self._emptied(held)
+        return first + [step for steps in each for step in steps]
+
+    def of_path(self, path: NamedPath, held: HeldObject) -> Cut | None:
+        """Returns the cut of one path, as near to its end as is gentle; None if a person has to do it."""
+        steps = self.path_steps(path)
+        if not steps or not all(one.step.can_apply for one in steps):
+            return None
+        texts = {one.step.action: one.statement for one in steps}
+        known = [one for one in texts.values() if one is not None]
+        code = _code(known, collect=False) if len(known) == len(texts) else None
+        return Cut(
+            steps=tuple(one.step for one in steps),
+            code=code if code is None or is_plain(code) else None,
+            freed_objects=1,
+            freed_bytes=held.bytes,
+            _apply=self._apply,
+            _keys=_keys(steps),
+        )
+
+    def path_steps(self, path: NamedPath) -> list[NamedStep]:
+        """Returns the steps that cut a path."""
+        undo = path.undo()
+        if undo is not None:
+            return [_undo_step(path, undo)]
+        part = path.nearest()
+        return [] if part is None else in_order(self._steps_of(part, path.held()))
+
+    def _emptied(self, held: HeldObject) -> list[NamedStep]:
+        """Returns the step that empties a container most of whose items hold memory, rather than drop it: the program
+        goes on with it."""
+        container = held.object
+        if type(container) not in _EMPTIED or len(container) > 2 * held.pieces:
+            return []
+        if type(container) is dict and namespace_of(container) is not None:
+            return []
+        for path in map(self._path, held.paths):
+            code, queue = path.code(), path.holder()
+            is_queue = any(is_a(queue, kind) for kind in _queues())
+            if code is None or not is_readable(code.run) or (_is_library(queue) and not is_queue):
+                continue
+            clear = Reference("", "content", "{holder}.clear()", act=container.clear)
+            if is_queue:
+                # Who waits in its join() is told.
+                code = path.before().code() or code
+                taken = "({holder}.get_nowait(), {holder}.task_done())"
+                verb = f"[{taken} for _ in range({{holder}}.qsize())]"
+                clear = Reference("", "content", verb, functools.partial(_drain, queue))
+            statement = fill(clear, code, None)
+            if statement is None:
+                continue
+            key = ReferenceKey(id(container), "clear", id(container))
+            step = Step(path.text(), printable(joined([statement])), False, clear.kind, True)
+            return [NamedStep(step, key, statement, clear, "", is_entry=False)]
+        return []
 
     def _without_callback(self, held: HeldObject) -> list[Cut]:
         """Returns the cut that cancels the call at exit through which all paths lead."""
@@ -99,20 +166,22 @@ class Cuts:
                 freed_objects=1,
                 freed_bytes=held.bytes,
                 goes=(step.goes,) if step.goes else (),
-                _apply=None if self._apply is None else lambda _: rare.cancel(number),
+                _apply=self._apply,
+                _exit_call=number,
             )
         ]
 
-    def _cut(self, found: HeapCut, held: HeldObject) -> Cut:
+    def _cut(self, found: HeapCut, held: HeldObject, emptied: list[NamedStep] | None = None) -> Cut:
         gradients = self._gradient_steps(held)
-        steps = gradients + self._steps(found, held.object)
+        steps = gradients + (self._steps(found, held.object) if emptied is None else emptied)
         unique = {one.step.action: one for one in steps}
         known = [one.statement for one in unique.values() if one.statement is not None]
         code = None
         if known and len(known) == len(unique):
             collect = found.collects or any(one.is_entry for one in steps)
             code = _code(known, collect=collect, unfreeze=found.unfreezes)
-        keys, apply = _keys(steps), self._apply
+            if not is_plain(code) and all(one.step.can_apply for one in unique.values()):
+                code = None
         return Cut(
             steps=tuple(one.step for one in unique.values()),
             code=code,
@@ -124,7 +193,10 @@ class Cuts:
             kept_bytes=0 if gradients and found.hidden <= len(gradients) else found.kept_bytes,
             invisible=found.hidden,
             goes=tuple(dict.fromkeys(one.goes for one in unique.values() if one.goes)),
-            _apply=None if apply is None else lambda cut: apply(cut, keys),
+            _apply=self._apply,
+            _keys=_keys(steps),
+            _unfreezes=found.unfreezes,
+            _pieces=frozenset(found.pieces),
         )
 
     def _steps(self, cut: HeapCut, target: object) -> list[NamedStep]:
@@ -200,6 +272,28 @@ class Cuts:
             over = path.passed() - {key.holder_id}
             steps.append(NamedStep(step, key, statement, last, goes, is_entry, over))
         return steps
+
+
+def _is_library(holder: object) -> bool:
+    """Returns whether an object is a part of Python or torch: what it has inside is not for others to empty."""
+    name = full_type_name(type(holder))
+    if is_a(holder, ModuleType):
+        name = namespace_of(module_dict(holder)) or ""  # type: ignore[arg-type]
+    package, dot, _ = name.partition(".")
+    return bool(dot or is_a(holder, ModuleType)) and (
+        package == "torch" or package in sys.stdlib_module_names and package != "__main__"
+    )
+
+
+def _queues() -> list[type]:
+    """Returns the classes of queues that count their unfinished tasks."""
+    found = [module_value("queue", "Queue"), module_value("asyncio.queues", "Queue")]
+    return [one for one in found if one is not None]
+
+
+def _drain(queue: Any) -> None:
+    for _ in range(queue.qsize()):
+        queue.get_nowait(), queue.task_done()
 
 
 def _step(

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..._devices.device import Device
 from ..._native import Examination, HeapPath, HeldObject, Holder
 from ..._runtime.data import counted, mib
 from ..._runtime.torch import torch
 from .. import rare
-from ..answer import Action, Answer, Cut, Dead, Held, Native
+from ..answer import Action, Answer, Cut, Dead, Held, Native, shown_of
 from ..interpreter import name_of, registered_at
+from ..plan import Plan, smallest
 from ..references.contexts import thread_name
 from ..references.look import AnyDict, full_type_name, is_a, module_value, type_name
-from ..references.reference import Reference
-from .cuts import Cuts, Keys
+from .cuts import Cuts, NamedStep
 from .path import NamedPath
 from .words import Root
 
@@ -35,7 +35,7 @@ class Naming:
     def __init__(
         self,
         found: Examination,
-        apply: Callable[[Cut, Keys], None] | None = None,
+        apply: Callable[[Sequence[Cut]], int] | None = None,
         scope: AnyDict | None = None,
     ) -> None:
         self._found = found
@@ -50,13 +50,15 @@ class Naming:
     ) -> Answer:
         """Returns the whole answer. `target` is the type of the object that was asked about."""
         found = self._found
+        held = tuple(self._held(held) for held in found.held)
         return Answer(
+            plan=self.plan(one.cuts[0] for one in held[: shown_of(held)] if one.cuts),
             device=device_name,
             has_device=device is not None or device_name in (None, "cpu"),
             target=target,
             tensors=found.memory.objects,
             held_bytes=found.memory.bytes,
-            held=tuple(self._held(held) for held in found.held),
+            held=held,
             rest_held=found.rest.objects,
             rest_bytes=found.rest.bytes,
             dead=tuple(
@@ -82,8 +84,44 @@ class Naming:
             waited_s=waited_s,
         )
 
-    def holders(self, held: HeldObject, besides: object = None) -> tuple[Holder, ...]:
-        """Returns the holders of an object, one for each path. Paths over `besides` are left out."""
+    def holders(
+        self, held: HeldObject, besides: object = None, numbered: list[Cut] | None = None
+    ) -> tuple[Holder, ...]:
+        """Returns the holders of an object, one for each path. Paths over `besides` are left out. What
+        `lowtide.cut` can cut is added to `numbered`."""
+        paths, counts = self._paths(held, besides)
+        holds, naming = _holds(held), Cuts(self.path, self._apply)
+        by_cut: dict[object, tuple[str, NamedPath, Cut | None]] = {}
+        for text, path in paths.items():
+            cut = naming.of_path(path, held)
+            # Two ways on which the same is cut are one holder.
+            first = by_cut.setdefault(
+                text if cut is None else cut.code or cut._keys, (text, path, cut)
+            )[0]
+            counts[first] += counts[text] if first != text else 0
+        found = []
+        for text, path, cut in by_cut.values():
+            if cut is not None and numbered is not None:
+                numbered.append(cut)
+                cut.number = len(numbered)
+            by_hand = path.by_hand() if cut is None or cut.code is None else None
+            code, number = (None, None) if cut is None else (cut.code, cut.number)
+            holder = Holder(
+                text,
+                holds,
+                count=counts[text],
+                bytes=held.bytes,
+                cut=code,
+                by_hand=by_hand,
+                number=number,
+            )
+            found.append(holder)
+        return tuple(found)
+
+    def _paths(
+        self, held: HeldObject, besides: object
+    ) -> tuple[dict[str, NamedPath], Counter[str]]:
+        """Returns the paths to an object by their texts, and how many have each."""
         paths = [
             self.path(path)
             for path in held.paths
@@ -93,22 +131,30 @@ class Naming:
         paths.sort(key=NamedPath.is_inside_module)
         texts = [path.text() for path in paths]
         counts = Counter(texts)
-        holds = type_name(type(held.object))
-        named = dict(zip(texts, paths))
-        found = []
-        for text, path in named.items():
-            cut = path.cut()
-            by_hand = path.by_hand() if cut is None else None
-            found.append(
-                Holder(text, holds, count=counts[text], bytes=held.bytes, cut=cut, by_hand=by_hand)
-            )
-        return tuple(found)
+        return dict(zip(texts, paths)), counts
 
-    def references(self, wanted: Keys) -> list[Reference] | None:
-        """Returns the references of the cut with these keys, or None if there is no such cut."""
-        cuts = Cuts(self.path, self._apply)
-        each = (cuts.references(wanted, held) for held in self._found.held)
-        return next((found for found in each if found is not None), None)
+    def plan(self, cuts: Iterable[Cut], held_bytes: int | None = None) -> Plan:
+        """Numbers the cuts that can be applied, and returns them as a plan. With `held_bytes`, all of them are
+        needed to free so many."""
+        numbered = tuple(one for one in cuts if one.can_apply)
+        for number, one in enumerate(numbered, start=1):
+            one.number = number
+        frees = {number: one._pieces for number, one in enumerate(numbered, start=1)}
+        if held_bytes is not None or len(frees) == 1:
+            size = sum(one.freed_bytes - one.kept_bytes for one in numbered)
+            return Plan(numbered, tuple(frees), held_bytes or size, _apply=self._apply)
+        needed, sizes = smallest(frees), self._found.sizes
+        size = sum(sizes[piece] for piece in frozenset().union(*frees.values()))
+        size -= sum(one.kept_bytes for one in numbered if one.number in needed)
+        return Plan(numbered, needed, size, _apply=self._apply)
+
+    def steps(self, besides: object = None) -> Iterator[NamedStep]:
+        """Yields the steps of all cuts, to find them again."""
+        naming = Cuts(self.path)
+        for held in self._found.held:
+            yield from naming.steps(held)
+            for path in self._paths(held, besides)[0].values():
+                yield from naming.path_steps(path)
 
     def path(self, path: HeapPath, *more: object) -> NamedPath:
         """Returns a path of the walk, continued to some more objects, with its names."""
@@ -203,6 +249,12 @@ class Naming:
         if torch() is None and target is None:
             notes.append("torch is not imported, so there are no tensors to find")
         return notes
+
+
+def _holds(held: HeldObject) -> str:
+    """Returns what an object is to those who hold it."""
+    name = type_name(type(held.object))
+    return name if held.pieces < 2 else f"{counted(held.pieces, 'piece')} of {name}"
 
 
 def _why_for_ever(value: object) -> str | None:

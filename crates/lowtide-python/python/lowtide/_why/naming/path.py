@@ -6,7 +6,8 @@ a million elements, all of them are compared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from ..._native import printable
@@ -16,7 +17,7 @@ from ..references.contexts import task_name
 from ..references.look import AnyDict, is_a, namespace_of
 from ..references.reference import Reference
 from ..references.tensors import has_gradient_graph, is_tensor, is_view
-from .code import Code, Statement, expression, fill, is_readable, joined
+from .code import Code, Statement, expression, fill, is_readable
 from .edges import Edge, last_references, path_edges, without_way_back
 from .words import Root, write
 
@@ -63,6 +64,14 @@ class NamedPath:
             return printable(code.text())
         return self._words(edges)
 
+    def code(self) -> Code | None:
+        """Returns the expression for the last object, or None if there is none."""
+        return self._code(self._edges)
+
+    def before(self) -> NamedPath:
+        """Returns the path to the last holder."""
+        return NamedPath(self._root, self._objects, self._edges[:-1], self._scope)
+
     def words(self, last: Reference | None = None) -> str:
         """Returns the path as a person would describe it."""
         return self._words(self._edges_to(last))
@@ -89,7 +98,7 @@ class NamedPath:
             )
         advice = rare.advice(self._root.name) if self._root.kind == "interpreter" else None
         if advice is not None:
-            return f"{advice}{'' if is_fixed else ', or call apply() of this cut'}: {words}"
+            return f"{advice}: {words}"
         if self._root.kind == "native" and is_fixed:
             return f"{of_native(self._objects[0])} ({self._root.name}): {words}"
         if not edges:
@@ -98,33 +107,25 @@ class NamedPath:
         if reference.why_not or not reference.can_cut:
             return printable(f"{reference.why_not or 'drop its holder'}: {words}")
         if self._root.kind == "native":
-            return f"{of_native(self._objects[0])}, or call apply() of this cut: {words}"
-        return f"call apply() of this cut, since no Python expression leads there: {words}"
+            return f"{of_native(self._objects[0])}: {words}"
+        return f"drop its holder, since no Python expression leads there: {words}"
 
-    def cut(self) -> str | None:
-        """Returns the statement that cuts the path, as near to its end as is gentle."""
-        undo = self.undo()
-        statement = None if undo is None else fill(undo.reference, None, None)
-        if statement is not None:
-            return printable(joined([statement]))
-        return self._nearest(gentle=True) or self._nearest(gentle=False)
+    def nearest(self) -> NamedPath | None:
+        """Returns the part of the path whose end is to be cut, as near to its end as is gentle."""
+        ways = itertools.product((_is_written, _can_cut), (True, False))
+        each = (self._nearest(is_so, gentle) for is_so, gentle in ways)
+        return next((part for part in each if part is not None), None)
 
-    def _nearest(self, *, gentle: bool) -> str | None:
+    def _nearest(
+        self, is_so: Callable[[NamedPath, Reference], bool], gentle: bool
+    ) -> NamedPath | None:
         for number in range(len(self._edges), 0, -1):
             if gentle and self._guts(number):
                 continue
-            found = [
-                without_way_back(one, self.held())
-                for one in last_references(self._objects, self._edges[number - 1 : number])
-            ]
-            if not any(one.verb is not None or one.kind in _OF_CODE for one in found):
-                continue
             part = NamedPath(self._root, self._objects, self._edges[:number], self._scope)
-            # The last element first: deleting one moves those behind it.
-            statements = [part.statement(last) for last in reversed(found)]
-            known = [one for one in statements if one is not None]
-            if known and len(known) == len(statements):
-                return printable(joined(dict.fromkeys(known)))
+            found = part.last_references(self.held())
+            if all(is_so(part, one) for one in found):
+                return part
         return None
 
     def _guts(self, number: int) -> bool:
@@ -236,3 +237,11 @@ class NamedPath:
         while at > 1 and edges[at - 2].reference.kind == "awaits":
             at -= 1
         return edges[:at]
+
+
+def _is_written(part: NamedPath, last: Reference) -> bool:
+    return (last.verb is not None or last.kind in _OF_CODE) and part.statement(last) is not None
+
+
+def _can_cut(_: NamedPath, last: Reference) -> bool:
+    return last.can_cut

@@ -5,6 +5,7 @@ Each reader yields every place where `held` stands in `holder`, found by identit
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
@@ -214,4 +215,17 @@ def read_simple_queue(holder: object, held: object) -> Iterator[Reference]:
             verb = f"[{{holder}}.put(job) for at, job in enumerate({taken}) if at != {at - first}]"
             remark = f"item {at - first}"
             step = f" ({remark})"
-            yield Reference(step, "queued", verb, via=via, reach=reach, imports=_GC, remark=remark)
+            act = functools.partial(_take_out, holder, at - first)
+            yield Reference(
+                step, "queued", verb, act, via=via, reach=reach, imports=_GC, remark=remark
+            )
+
+
+def _take_out(jobs: Any, index: int) -> None:
+    """Takes a job out of a queue. Who waits for its future is told that it is cancelled."""
+    for at, job in enumerate([jobs.get_nowait() for _ in range(jobs.qsize())]):
+        future = item(instance_dict(job) or {}, "future")
+        if at != index:
+            jobs.put(job)
+        elif (kind := module_value("concurrent.futures", "Future")) and is_a(future, kind):
+            future.cancel()

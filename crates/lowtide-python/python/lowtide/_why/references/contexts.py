@@ -69,7 +69,9 @@ def read_task(holder: Any, held: object) -> Iterator[Reference]:
         yield Reference(" (context)", "context", why_not=why, reach="{holder}.get_context()")
     if task_type().done(holder):
         return  # It has nothing to cancel. Its result or its exception is all that it keeps.
-    verb, act = end_task(holder), functools.partial(_cancel, holder)
+    verb = end_task(holder)
+    # The statement waits for the task's end, too.
+    act = functools.partial(_cancel, holder) if verb is None else None
     imports = ("asyncio", "gc", "threading")
     why = "cancel the task and let its event loop run"
     if task_type().get_coro(holder) is held:

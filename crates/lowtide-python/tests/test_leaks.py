@@ -1,0 +1,354 @@
+"""Small leaking programs of many kinds, which `why` has not been made for.
+
+Each is a whole program. What it leaks is named; the first remedy that is printed, a statement or
+`lowtide.cut(1)`, frees what its row says; and `lowtide.cut("all")` frees everything. What the program
+still needs works after the first remedy.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from typing import NamedTuple
+
+import pytest
+
+alone = pytest.importorskip("alone")
+pytest.importorskip("torch", reason="the leaks are tensors")
+
+
+class Leak(NamedTuple):
+    """A program, a regex for the holder that a person would name, and what has to be true afterwards."""
+
+    program: str
+    names: str
+    works: str = "True"
+    by_hand: bool = False
+
+
+LEAKS = {
+    "two leaks at once": Leak(
+        """
+        history, best = [], {}
+        def step(n):
+            history.append(big())
+            best[n] = big(8)
+        step(1), step(2)
+        """,
+        "best(.|\n)*history",
+        "history is not None and best is not None and (step(3), len(history))[1]",
+    ),
+    "a class attribute": Leak(
+        """
+        class Trainer:
+            last_batch = None
+            def run(self): Trainer.last_batch = big(); return 1
+        Trainer().run()
+        """,
+        r"Trainer\.last_batch",
+        "Trainer().run() == 1",
+    ),
+    "a list of results in a closure": Leak(
+        """
+        def counter():
+            seen = []
+            def add(x): seen.append(x); return len(seen)
+            return add
+        add = counter()
+        add(big()), add(big())
+        """,
+        "add|seen",
+        "add(1) >= 1",
+    ),
+    "records of a logger's handler": Leak(
+        """
+        import logging, logging.handlers
+        handler = logging.handlers.MemoryHandler(1000)
+        log = logging.getLogger("train"); log.addHandler(handler)
+        log.warning("loss %s", big())
+        """,
+        "handler|train",
+        "log.warning('again') is None",
+    ),
+    "an exception that is kept": Leak(
+        """
+        errors = []
+        def work(batch):
+            hidden = batch * 2; watch(hidden)
+            raise ValueError("no")
+        try: work(big())
+        except ValueError as error: errors.append(error)
+        """,
+        "errors",
+        "errors is not None",
+    ),
+    "a thread that waits with a local": Leak(
+        """
+        import threading, queue
+        jobs = queue.Queue()
+        def serve():
+            batch = big()
+            jobs.get()
+        thread = threading.Thread(target=serve, daemon=True); thread.start()
+        import time; time.sleep(0.3)
+        """,
+        r"by hand  serve\(\) is running",
+        by_hand=True,
+    ),
+    "a generator that is not at its end": Leak(
+        """
+        def batches():
+            buffer = big()
+            for i in range(3): yield i
+        stream = batches(); next(stream)
+        """,
+        "stream|batches",
+    ),
+    "a dataclass with a default factory's list": Leak(
+        """
+        from dataclasses import dataclass, field
+        @dataclass
+        class State:
+            step: int = 0
+            losses: list = field(default_factory=list)
+        state = State()
+        for _ in range(3): state.losses.append(big()); state.step += 1
+        """,
+        r"state\.losses",
+        "state.step == 3 and state.losses == []",
+    ),
+    "a weakref callback": Leak(
+        """
+        import weakref, functools
+        class Node: pass
+        node = Node()
+        def gone(batch, ref): pass
+        ref = weakref.ref(node, functools.partial(gone, big()))
+        """,
+        "ref",
+        "node is not None",
+    ),
+    "lru_cache on a method": Leak(
+        """
+        import functools
+        class Encoder:
+            @functools.lru_cache(maxsize=None)
+            def encode(self, text): return big()
+        encoder = Encoder()
+        encoder.encode("a"), encoder.encode("b")
+        """,
+        "Encoder.encode",
+        "encoder.encode('c') is not None",
+    ),
+    "a forward hook that stores": Leak(
+        """
+        model = torch.nn.Linear(4, 4)
+        seen = []
+        handle = model.register_forward_hook(lambda m, i, o: seen.append(big()))
+        model(torch.ones(1, 4)); model(torch.ones(1, 4))
+        """,
+        "seen",
+        "model(torch.ones(1, 4)) is not None and handle.remove() is None",
+    ),
+    "state of an optimizer": Leak(
+        """
+        weight = torch.nn.Parameter(big(16))
+        adam = torch.optim.Adam([weight])
+        weight.sum().backward(); watch(weight.grad); adam.step()
+        for value in adam.state[weight].values(): watch(value)
+        """,
+        "adam|weight",
+    ),
+    "losses with their graphs": Leak(
+        """
+        model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(4)])
+        for p in model.parameters(): watch(p)
+        losses = [model(torch.ones(2, 1024)).sum() for _ in range(3)]
+        del model, p
+        """,
+        "losses",
+        "losses == [] or losses is not None",
+    ),
+    "a model whose graph is kept": Leak(
+        """
+        model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(4)])
+        for p in model.parameters(): watch(p)
+        del p
+        out = model(torch.ones(2, 1024)).sum()
+        """,
+        r"model \(.*Sequential, 8 pieces\)(.|\n)*graph of out",
+    ),
+    "an iterator of a data loader": Leak(
+        """
+        from torch.utils.data import DataLoader, TensorDataset
+        data = TensorDataset(big().reshape(-1, 1024))
+        loader = iter(DataLoader(data, batch_size=8)); next(loader)
+        del data
+        """,
+        "loader",
+    ),
+    "a task that waits": Leak(
+        """
+        import asyncio
+        loop = asyncio.new_event_loop()
+        async def serve(batch):
+            await asyncio.Event().wait()
+        task = loop.create_task(serve(big()), name="server")
+        loop.run_until_complete(asyncio.sleep(0))
+        """,
+        "server|task",
+    ),
+    "a context variable": Leak(
+        """
+        import contextvars
+        request = contextvars.ContextVar("request", default=None)
+        request.set({"id": 7, "batch": big()})
+        """,
+        "request",
+        "request.get() is None or request.get()['id'] == 7",
+    ),
+    "a test case that keeps its fixture": Leak(
+        """
+        import unittest
+        class Test(unittest.TestCase):
+            def setUp(self): self.batch = big()
+            def test(self): pass
+        suite = unittest.TestSuite([Test("test")]); suite._removeTestAtIndex = lambda index: None
+        unittest.TextTestRunner(stream=open("/dev/null", "w")).run(suite)
+        """,
+        "suite|batch",
+    ),
+    "a registry by name, and one entry that is needed": Leak(
+        """
+        models = {"name": "registry", "version": 3, "tags": ["a"], "old": big()}
+        """,
+        r"models\['old'\]",
+        "models['name'] == 'registry' and models['version'] == 3",
+    ),
+    "a job of a pool whose result nobody takes": Leak(
+        """
+        from concurrent.futures import ThreadPoolExecutor
+        pool = ThreadPoolExecutor(1)
+        done = [pool.submit(lambda: big()) for _ in range(2)]
+        for one in done: one.exception()
+        """,
+        "done",
+        "pool.submit(int).result() == 0",
+    ),
+    "a queue that nobody empties": Leak(
+        """
+        import queue
+        jobs = queue.Queue()
+        jobs.put(big()), jobs.put(big())
+        """,
+        "jobs",
+        "jobs.unfinished_tasks == 0 and jobs.put(1) is None",
+    ),
+    "a partial in a table of callbacks": Leak(
+        """
+        import functools
+        callbacks = {}
+        def on_end(batch): return 1
+        callbacks["end"] = functools.partial(on_end, big())
+        """,
+        "callbacks",
+        "callbacks == {} and on_end(2) == 1",
+    ),
+    "the attribute of a function": Leak(
+        """
+        def embed(x):
+            embed.cache[x] = big()
+            return 1
+        embed.cache = {}
+        embed("a"), embed("b")
+        """,
+        r"embed\.cache",
+        "embed('c') == 1",
+    ),
+    "a deque in a slot": Leak(
+        """
+        from collections import deque
+        class Replay:
+            __slots__ = ("items",)
+            def __init__(self): self.items = deque(maxlen=9)
+            def add(self): self.items.append(big())
+        replay = Replay(); replay.add(), replay.add()
+        """,
+        r"replay\.items",
+        "replay.add() is None",
+    ),
+    "shared by two registries": Leak(
+        """
+        by_name, by_id = {}, {}
+        for number in range(3):
+            by_name[str(number)] = by_id[number] = big()
+        """,
+        "by_name(.|\n)*by_id|by_id(.|\n)*by_name",
+        "by_name is not None and by_id is not None",
+    ),
+    "a mock that remembers its calls": Leak(
+        """
+        from unittest import mock
+        send = mock.Mock(); send(big()); send(big())
+        """,
+        "send",
+    ),
+}
+
+BEFORE = """
+import gc, json, re, torch, lowtide
+from torch.multiprocessing.reductions import StorageWeakRef
+_storages = []
+def watch(tensor):
+    storage = tensor.untyped_storage()
+    _storages.append((StorageWeakRef(storage), storage.nbytes()))
+    return tensor
+def big(mib=4): return watch(torch.ones(mib << 18))
+def _alive(): return sum(size for storage, size in _storages if not storage.expired())
+"""
+FIRST = """
+gc.collect()
+_told = str(_answer := lowtide.why(device="cpu"))
+_cuts, _before = _answer.held[0].cuts, _alive()
+_wanted = _answer.held[0].bytes
+try:
+    if not _cuts: _how = "none"
+    elif _cuts[0].code: _how = _cuts[0].code; exec(_how, globals())
+    else: _how = str(lowtide.cut(1))
+except Exception as error: _how = repr(error)
+_freed = _before - _alive()
+try: _works = bool(eval(WORKS))
+except Exception as error: _works = repr(error)
+print("RESULT", json.dumps([_told, _how, _freed >= 0.9 * _wanted and _freed > 0, _works]))
+"""
+ALL = """
+gc.collect()
+_told = str(lowtide.why(device="cpu"))
+try: _how = str(lowtide.cut("all"))
+except Exception as error: _how = repr(error)
+print("RESULT", json.dumps([_told, _how, _alive() == 0]))
+"""
+
+
+def run(leak: Leak, after: str) -> list[object]:
+    """Runs a program in a process of its own, and returns what was found."""
+    program = BEFORE + textwrap.dedent(leak.program) + f"WORKS = {leak.works!r}\n" + after
+    told = alone.alone_with_torch(program)
+    found = [line for line in told.splitlines() if line.startswith("RESULT ")]
+    result: list[object] = json.loads(found[-1].removeprefix("RESULT "))
+    return result
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_it_is_named_and_the_first_remedy_frees_and_breaks_nothing(name: str) -> None:
+    told, how, is_freed, works = run(LEAKS[name], FIRST)
+    assert re.search(LEAKS[name].names, str(told)), f"not named:\n{told}"
+    assert is_freed is not LEAKS[name].by_hand, f"not freed by {how}:\n{told}"
+    assert works is True, f"{works} after {how}:\n{told}"
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_the_plan_frees_all(name: str) -> None:
+    told, how, is_freed = run(LEAKS[name], ALL)
+    assert is_freed is not LEAKS[name].by_hand, f"not freed by {how}:\n{told}"
