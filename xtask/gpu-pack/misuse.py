@@ -87,6 +87,8 @@ ROWS = {
     "cuStreamBeginCapture_ptsz": "stream",
     "cuStreamBeginCapture_v2": "stream mode",
     "cuStreamBeginCapture_v2_ptsz": "stream mode",
+    "cuStreamDestroy": "stream",
+    "cuStreamDestroy_v2": "stream",
     "cuStreamEndCapture": "capturing out",
     "cuStreamEndCapture_ptsz": "capturing out",
 }

@@ -1,7 +1,8 @@
 //! Threads of the agent. They block all signals, so that no handler of the program runs on them; the threads that they
 //! start for copies inherit that.
-#![allow(unsafe_code, reason = "blocks signals")]
+#![allow(unsafe_code, reason = "blocks signals, and puts cancellation off")]
 
+use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::{ptr, thread};
 
@@ -23,4 +24,23 @@ pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: puts back what was in force.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
     started
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+/// `PTHREAD_CANCEL_DISABLE`
+const NOT_CANCELLED: c_int = 1;
+
+/// Puts a cancellation of the calling thread off until code of ours is done: it would end the process where it unwinds
+/// that code.
+pub(crate) fn uncancelled<T>(run: impl FnOnce() -> T) -> T {
+    let mut before = 0;
+    // SAFETY: writes one int.
+    unsafe { pthread_setcancelstate(NOT_CANCELLED, &raw mut before) };
+    let done = run();
+    // SAFETY: puts back what was in force.
+    unsafe { pthread_setcancelstate(before, ptr::null_mut()) };
+    done
 }

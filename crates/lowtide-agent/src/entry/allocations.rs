@@ -4,12 +4,12 @@
 
 use lowtide_types::Bytes;
 
-use super::hooks::{around, caught, hooks, is_out_of_memory, note_unmanaged, write};
+use super::hooks::{around, caught, give_back, hooks, is_out_of_memory, note_unmanaged, write};
 use crate::driver::calls::{current_context, has_no_context};
 use crate::driver::codes::{INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
 use crate::driver::layouts::{ArrayShape, ArrayShape3d};
 use crate::memory::allocations::LEAST;
-use crate::memory::unmanaged::{self, Key, Kind};
+use crate::memory::unmanaged::{Key, Kind};
 use crate::say::say;
 use crate::sleep::agent;
 
@@ -69,7 +69,7 @@ hooks! {
         noted!(Array, array, bytes, code)
     };
     quiet cuArrayDestroy(array: u64) |real| {
-        unmanaged::give_back(Key::Handle(array), || real(array))
+        give_back(Key::Handle(array), || real(array))
     };
 }
 
@@ -95,6 +95,6 @@ fn free_or(at: u64, real: impl FnOnce() -> i32) -> i32 {
         Some(Ok(())) => SUCCESS,
         Some(Err(lowtide_pool::Error::Device(lowtide_device::Error::Driver { code, .. }))) => code,
         Some(Err(_)) => INVALID_VALUE,
-        None => unmanaged::give_back(Key::Address(at), real),
+        None => give_back(Key::Address(at), real),
     }
 }

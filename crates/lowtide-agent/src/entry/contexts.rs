@@ -4,9 +4,15 @@
 
 use super::hooks::{caught, hooks};
 use crate::control::start;
+use crate::driver::calls::current_context;
 use crate::driver::codes::SUCCESS;
+use crate::gate;
+use crate::memory::allocations::StreamName;
 use crate::memory::{live_contexts, unmanaged};
-use crate::sleep::agent;
+use crate::sleep::{agent, is_exiting};
+
+/// The stream of each thread: `CU_STREAM_PER_THREAD`. Zero may stand for it, too.
+const PER_THREAD: usize = 2;
 
 hooks! {
     quiet cuInit(flags: u32) |real| {
@@ -29,71 +35,109 @@ hooks! {
         created(context, real(context, how, flags, device))
     };
     quiet [cuCtxDestroy cuCtxDestroy_v2](context: usize) |real| {
-        leave(context);
-        real(context)
+        if agent::get().is_some() && live_contexts::is_primary(context) {
+            // The driver refuses that.
+            return real(context);
+        }
+        destroy(Some(context), || real(context))
     };
     touch cuDevicePrimaryCtxRetain(context: *mut usize, device: i32) |real| {
         let code = real(context, device);
-        if code == SUCCESS && !context.is_null() {
+        if code == SUCCESS && !context.is_null() && agent::get().is_some() {
             // SAFETY: the driver has written it.
             live_contexts::retained(device, unsafe { *context });
         }
         code
     };
     quiet [cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2](device: i32) |real| {
-        live_contexts::released(device).into_iter().for_each(leave);
-        real(device)
+        let last = agent::get().and_then(|_| live_contexts::released(device));
+        destroy(last, || real(device))
     };
     quiet [cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2](device: i32) |real| {
-        live_contexts::primary(device).into_iter().for_each(leave);
-        real(device)
+        let primary = agent::get().and_then(|_| live_contexts::primary(device));
+        destroy(primary, || real(device))
     };
 
     touch [cuStreamBeginCapture cuStreamBeginCapture_ptsz](stream: usize) |real| {
-        captured(true, real(stream))
+        began_capture(stream, real(stream))
     };
     touch [cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz](stream: usize, mode: i32) |real| {
-        captured(true, real(stream, mode))
+        began_capture(stream, real(stream, mode))
     };
     touch [cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz](
         stream: usize, graph: usize, nodes: usize, edges: usize, count: usize, mode: i32
     ) |real| {
-        captured(true, real(stream, graph, nodes, edges, count, mode))
+        began_capture(stream, real(stream, graph, nodes, edges, count, mode))
     };
     touch [cuStreamEndCapture cuStreamEndCapture_ptsz](stream: usize, graph: usize) |real| {
-        captured(false, real(stream, graph))
+        let code = real(stream, graph);
+        // It ends here also where that fails.
+        ended_capture(stream);
+        code
+    };
+    quiet [cuStreamDestroy cuStreamDestroy_v2](stream: usize) |real| {
+        let code = real(stream);
+        if code == SUCCESS {
+            ended_capture(stream);
+        }
+        code
     };
 }
 
 /// Notes a context, if the driver made one.
 fn created(context: *mut usize, code: i32) -> i32 {
-    if code == SUCCESS && !context.is_null() {
+    if code == SUCCESS && !context.is_null() && agent::get().is_some() {
         // SAFETY: the driver has written it.
         live_contexts::created(unsafe { *context });
     }
     code
 }
 
-/// Gives up all that is in a context that is about to be destroyed.
-fn leave(context: usize) {
+/// Destroys a context by a call of the driver, after all that is ours in it is given up. Memory moves neither way
+/// meanwhile.
+fn destroy(context: Option<usize>, call: impl FnOnce() -> i32) -> i32 {
+    let Some((agent, context)) = agent::get().zip(context) else { return call() };
+    let mut turn = agent.turn();
+    let mut awake = None;
+    // Virtual memory outlives its context, and what is in it only if it is on the device.
+    if gate::is_asleep() && agent.virtual_memory.sum(context).0 > 0 && !is_exiting() {
+        drop(turn);
+        awake = match gate::enter() {
+            Ok(pass) => Some(pass),
+            Err(code) => return code,
+        };
+        turn = agent.turn();
+    }
     live_contexts::destroyed(context);
+    caught(|| agent.leave_context(context));
+    unmanaged::forget(context);
+    let code = call();
+    drop((turn, awake));
+    caught(|| agent.ended_captures(|_, of| of == context));
+    code
+}
+
+/// Notes a capture, if the driver began it.
+fn began_capture(stream: usize, code: i32) -> i32 {
+    if code == SUCCESS
+        && let Some(agent) = agent::get()
+    {
+        let context = current_context().unwrap_or_default();
+        caught(|| agent.memory.began_capture(name_of(stream), context));
+    }
+    code
+}
+
+/// Notes that a stream captures no more, if it did.
+fn ended_capture(stream: usize) {
     if let Some(agent) = agent::get() {
-        caught(|| agent.leave_context(context));
-        unmanaged::forget(context);
+        let name = name_of(stream);
+        caught(|| agent.ended_captures(|stream, _| stream == name));
     }
 }
 
-/// Notes that a capture began or ended. An end is the end of the capture, also where it fails.
-fn captured(began: bool, code: i32) -> i32 {
-    if (!began || code == SUCCESS)
-        && let Some(agent) = agent::get()
-    {
-        caught(|| {
-            agent.memory.capture_changed(began);
-            if !agent.memory.is_capturing() {
-                agent.imports.captures_ended();
-            }
-        });
-    }
-    code
+/// Returns a name that no other stream has: small numbers stand for a stream of each thread.
+fn name_of(stream: usize) -> StreamName {
+    let is_of_thread = stream <= PER_THREAD;
+    (stream, if is_of_thread { rustix::thread::gettid().as_raw_nonzero().get() } else { 0 })
 }

@@ -7,13 +7,13 @@ use std::ops::Range;
 
 use lowtide_types::Bytes;
 
-use super::hooks::{around, caught, hooks, is_out_of_memory, note_unmanaged, write};
+use super::hooks::{around, caught, give_back, hooks, is_out_of_memory, note_unmanaged, write};
 use super::trampolines::real_handle;
 use crate::driver::calls::{current_context, current_device};
 use crate::driver::codes::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, UNKNOWN};
 use crate::driver::layouts::{Access, ArrayMapping, Properties};
 use crate::memory::allocations::LEAST;
-use crate::memory::unmanaged::{self, Key, Kind};
+use crate::memory::unmanaged::{Key, Kind};
 use crate::memory::virtual_memory::VirtualMemory;
 use crate::obstacles;
 use crate::say::say;
@@ -39,7 +39,7 @@ hooks! {
         if let Some(code) = ours.flatten() {
             return code;
         }
-        let code = unmanaged::give_back(Key::Handle(handle), || real(handle));
+        let code = give_back(Key::Handle(handle), || real(handle));
         if let (SUCCESS, Some(agent)) = (code, agent::get()) {
             caught(|| agent.virtual_memory.let_go(handle));
         }

@@ -11,9 +11,10 @@ use lowtide_types::Bytes;
 use crate::driver::calls::current_context;
 use crate::driver::codes::SUCCESS;
 use crate::memory::allocations::Allocation;
-use crate::memory::unmanaged::{self, Kind};
+use crate::memory::unmanaged::{self, Key, Kind};
 use crate::obstacles;
 use crate::sleep::agent;
+use crate::threads::uncancelled;
 
 /// Defines functions of the driver, several of one type by one body. The body sees `real`, the driver's own
 /// function. A touch is inside the gate for as long as the body runs, and a quiet call keeps the process from being
@@ -60,7 +61,7 @@ pub(super) use hooks;
 
 /// Runs code of the agent's; `None` if it panicked, after which the process does not sleep.
 pub(super) fn caught<T>(run: impl FnOnce() -> T) -> Option<T> {
-    let done = catch_unwind(AssertUnwindSafe(run));
+    let done = uncancelled(|| catch_unwind(AssertUnwindSafe(run)));
     if done.is_err() {
         obstacles::add_panic();
     }
@@ -102,4 +103,10 @@ pub(super) unsafe fn note_unmanaged(kind: Kind, key: *mut u64, bytes: usize, cod
         caught(|| unmanaged::add(kind, key, Bytes(bytes as u64), context));
     }
     code
+}
+
+/// Gives back memory that stays on the device, by a call of the driver. Where there is no agent nothing was noted, and
+/// in a child another thread of the parent may have had the lock of the notes.
+pub(super) fn give_back(key: Key, call: impl FnOnce() -> i32) -> i32 {
+    if agent::get().is_some() { unmanaged::give_back(key, call) } else { call() }
 }

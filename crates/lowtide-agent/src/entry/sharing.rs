@@ -80,7 +80,7 @@ fn open(agent: &Agent, handle: &MemoryHandle) -> Result<u64, i32> {
 
 /// Notes what the driver has opened for the program, if it has.
 fn opened(what: Opened, place: *mut u64, code: i32) -> i32 {
-    if code == SUCCESS && !place.is_null() {
+    if code == SUCCESS && !place.is_null() && agent::get().is_some() {
         // SAFETY: the driver has written it.
         obstacles::opened(what, unsafe { *place });
     }
@@ -88,7 +88,7 @@ fn opened(what: Opened, place: *mut u64, code: i32) -> i32 {
 }
 
 fn closed(what: Opened, key: u64, code: i32) -> i32 {
-    if code == SUCCESS {
+    if code == SUCCESS && agent::get().is_some() {
         obstacles::closed(what, key);
     }
     code

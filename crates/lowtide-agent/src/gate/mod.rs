@@ -25,6 +25,7 @@ use rustix::thread::futex;
 use self::protocol::{ASLEEP, CLOSING, OPEN, RETRY, SUSPENDED, TOUCH};
 use self::thread::{Words, words};
 use crate::driver::codes::UNKNOWN;
+use crate::threads::uncancelled;
 
 static STATE: AtomicU32 = AtomicU32::new(OPEN);
 
@@ -154,7 +155,7 @@ pub(crate) fn is_inherited() -> bool {
 
 #[cold]
 fn bring_back(ask: Ask) -> Result<(), i32> {
-    WAKER.get().map_or(Err(UNKNOWN), |(waker, _)| waker(ask))
+    WAKER.get().map_or(Err(UNKNOWN), |(waker, _)| uncancelled(|| waker(ask)))
 }
 
 /// Closes the gate and waits until no thread is inside; opens it again and returns false if that

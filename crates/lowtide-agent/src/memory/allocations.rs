@@ -41,9 +41,13 @@ struct Tables {
 /// Captures that are open, and frees that wait for their end.
 #[derive(Default)]
 struct Captures {
-    open: u32,
+    /// The context of each stream that captures.
+    open: BTreeMap<StreamName, usize>,
     deferred: Vec<Allocation>,
 }
+
+/// A stream, and the thread that it is of where each has its own.
+pub(crate) type StreamName = (usize, i32);
 
 /// An allocation of the program.
 #[derive(Clone)]
@@ -81,7 +85,7 @@ impl Memory {
     pub(crate) fn free(&self, at: u64) -> Option<lowtide_pool::Result<()>> {
         let allocation = lock(&self.tables).allocations.remove(&at)?;
         let mut captures = lock(&self.captures);
-        if captures.open > 0 {
+        if !captures.open.is_empty() {
             captures.deferred.push(allocation);
             return Some(Ok(()));
         }
@@ -89,11 +93,16 @@ impl Memory {
         Some(allocation.give_back())
     }
 
-    /// Notes that a capture began, or ended.
-    pub(crate) fn capture_changed(&self, began: bool) {
+    /// Notes that a stream of a context captures.
+    pub(crate) fn began_capture(&self, stream: StreamName, context: usize) {
+        lock(&self.captures).open.insert(stream, context);
+    }
+
+    /// Notes that streams capture no more: those that `is_over` picks by name and context.
+    pub(crate) fn ended_captures(&self, is_over: impl Fn(StreamName, usize) -> bool) {
         let mut captures = lock(&self.captures);
-        captures.open = if began { captures.open + 1 } else { captures.open.saturating_sub(1) };
-        if captures.open > 0 {
+        captures.open.retain(|stream, context| !is_over(*stream, *context));
+        if !captures.open.is_empty() {
             return;
         }
         let deferred = mem::take(&mut captures.deferred);
@@ -108,7 +117,7 @@ impl Memory {
 
     /// Returns whether a graph is being captured.
     pub(crate) fn is_capturing(&self) -> bool {
-        lock(&self.captures).open > 0
+        !lock(&self.captures).open.is_empty()
     }
 
     /// Returns the allocation that an address is in.
@@ -171,6 +180,12 @@ impl Memory {
     /// Returns every context in which the program allocates.
     pub(crate) fn contexts(&self) -> Vec<Arc<ProgramContext>> {
         lock(&self.tables).contexts.values().cloned().collect()
+    }
+
+    /// Returns whether a context has not been destroyed.
+    pub(crate) fn has(&self, context: &Arc<ProgramContext>) -> bool {
+        let known = lock(&self.tables);
+        known.contexts.get(&context.handle).is_some_and(|one| Arc::ptr_eq(one, context))
     }
 
     /// Returns whether some addresses of a range are of our pools.

@@ -53,6 +53,11 @@ pub(crate) fn primary(device: i32) -> Option<usize> {
     contexts().primary.get(&device).map(|(context, _)| *context)
 }
 
+/// Returns whether a context is the primary one of a device.
+pub(crate) fn is_primary(context: usize) -> bool {
+    contexts().primary.values().any(|(primary, _)| *primary == context)
+}
+
 fn contexts() -> MutexGuard<'static, Contexts> {
     CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -110,7 +110,7 @@ impl Imports {
         if is_capturing {
             lock(&self.deferred).push(gone);
         } else {
-            gone.close();
+            self.end(gone);
         }
         Some(SUCCESS)
     }
@@ -120,7 +120,7 @@ impl Imports {
         let deferred = mem::take(&mut *lock(&self.deferred));
         if !deferred.is_empty() {
             let _links = self.links();
-            deferred.into_iter().for_each(Import::close);
+            deferred.into_iter().for_each(|gone| self.end(gone));
         }
     }
 
@@ -133,7 +133,16 @@ impl Imports {
             .partition(|(_, import)| import.seen.context.handle == context);
         *table = others;
         drop(table);
-        BTreeMap::into_values(gone).for_each(Import::close);
+        BTreeMap::into_values(gone).for_each(|gone| self.end(gone));
+    }
+
+    /// Gives memory up that is closed. The process that has it is told, unless this one has opened it again while the
+    /// close waited for a capture.
+    fn end(&self, gone: Import) {
+        let is_same =
+            |one: &Import| one.handle == gone.handle && Arc::ptr_eq(&one.link, &gone.link);
+        let is_open = self.table().values().any(is_same);
+        gone.close(is_open);
     }
 
     /// Returns the memory of another process that an address is in.
@@ -180,13 +189,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Import {
-    /// Waits for work that may use the memory, unmaps it, and tells the process that has it.
-    fn close(self) {
+    /// Waits for work that may use the memory, unmaps it, and tells the process that has it if it is not open elsewhere.
+    fn close(self, is_open_elsewhere: bool) {
         // Asleep nothing runs, and where the context is lost, nothing uses the memory any more.
         if !gate::is_asleep() {
             let _idle = self.seen.context.device.synchronize();
         }
         drop(Range { at: self.seen.at, mapped: self.mapped, whole: self.mapped });
+        if is_open_elsewhere {
+            return;
+        }
         // Where the process is gone, there is nobody to tell.
         let _told = self.link.tell(&ShareAsk::Close { allocation: self.handle.allocation });
     }

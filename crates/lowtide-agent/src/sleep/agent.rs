@@ -1,6 +1,6 @@
 //! The agent of a process: going to sleep and waking, suspending and resuming.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use lowtide_device::cuda::Driver;
@@ -10,7 +10,7 @@ use lowtide_release::Idle;
 use lowtide_types::{Bytes, DeviceId, Receipt, Target};
 
 use crate::driver::calls;
-use crate::memory::allocations::Memory;
+use crate::memory::allocations::{Memory, StreamName};
 use crate::memory::context::ProgramContext;
 use crate::memory::virtual_memory::VirtualMemory;
 use crate::memory::{live_contexts, unmanaged};
@@ -38,6 +38,8 @@ pub(crate) struct Agent {
     pub(crate) idle: Option<Idle>,
     /// The time for which a touch tries to wake.
     pub(crate) wake_timeout: Duration,
+    /// Held while memory leaves or comes back, and while a context is destroyed.
+    turn: Mutex<()>,
 }
 
 /// Returns the agent; `None` where calls just pass through.
@@ -56,6 +58,7 @@ pub(crate) fn create(driver: Arc<Driver>) -> &'static Agent {
         suspension: Suspension::new(),
         idle: settings::idle_policy(),
         wake_timeout: settings::wake_timeout(),
+        turn: Mutex::default(),
     })
 }
 
@@ -80,6 +83,19 @@ impl Agent {
         self.memory.free_all(context);
         self.virtual_memory.leave(context);
         self.memory.forget(context);
+    }
+
+    /// Keeps memory where it is.
+    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that streams capture no more, and does what waited for that.
+    pub(crate) fn ended_captures(&self, is_over: impl Fn(StreamName, usize) -> bool) {
+        self.memory.ended_captures(is_over);
+        if !self.memory.is_capturing() {
+            self.imports.captures_ended();
+        }
     }
 
     fn sleep(&self) -> Result<Answer, String> {
@@ -137,7 +153,7 @@ impl Agent {
     fn fall_asleep(&self, name: &str, to: Option<Target>) -> Result<Vec<Receipt>, String> {
         none_of(&self.obstacles())?;
         torch_cache::trim();
-        let contexts = self.memory.contexts();
+        let mut contexts = self.memory.contexts();
         // What is loaded lazily is loaded now: a thread that waits at the gate may have the loader's lock.
         calls::prepare();
         for context in &contexts {
@@ -146,6 +162,16 @@ impl Agent {
         if !gate::close(CLOSING_LIMIT) {
             return Err("busy: a driver call is under way".to_owned());
         }
+        // Not waited for: the work of a context that is destroyed may wait for a thread at the gate.
+        let _turn = match self.turn.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                gate::open();
+                return Err("busy: a context is being destroyed".to_owned());
+            }
+        };
+        contexts.retain(|context| self.memory.has(context));
         // The program went on up to now, and may have shared memory meanwhile.
         if let Err(reason) = none_of(&self.noted_obstacles()).and_then(|()| self.check_idle()) {
             gate::open();
@@ -211,6 +237,7 @@ impl Agent {
                 answer => return Ok(answer),
             }
         }
+        let _turn = self.turn();
         match self.wake_all(&self.memory.contexts()) {
             Ok(bytes) => {
                 gate::open();

@@ -4,4 +4,4 @@ pub(crate) mod agent;
 mod suspension;
 mod torch_cache;
 
-pub(crate) use suspension::begin_exit;
+pub(crate) use suspension::{begin_exit, is_exiting};

@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use lowtide_device::private_files::PrivateFolder;
@@ -43,6 +43,8 @@ pub(crate) struct Suspension {
     /// The connection over which the process was suspended. It leads back without a new file, thread or process,
     /// unless the helper has ended meanwhile.
     kept: Mutex<Option<Connection>>,
+    /// This process. Found before the first suspend: looking for it takes a file.
+    target: OnceLock<Target>,
     before: Mutex<Option<Before>>,
 }
 
@@ -57,7 +59,8 @@ struct Before {
 impl Suspension {
     /// Finds the helper. Starts nothing.
     pub(crate) fn new() -> Suspension {
-        Suspension { helper: helper(), kept: Mutex::default(), before: Mutex::default() }
+        let (kept, target, before) = (Mutex::default(), OnceLock::new(), Mutex::default());
+        Suspension { helper: helper(), kept, target, before }
     }
 
     /// Connects to the helper for a suspend.
@@ -77,8 +80,15 @@ impl Suspension {
         let connection = connection.map_err(|error| with_causes(&error))?;
         // SAFETY: takes a number. Fails where nothing restricts tracing.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(connection.pid())) };
-        let target = Target::of(std::process::id()).map_err(|error| with_causes(&error))?;
-        Ok((connection, target))
+        Ok((connection, self.target()?))
+    }
+
+    fn target(&self) -> Result<Target, String> {
+        if let Some(known) = self.target.get() {
+            return Ok(*known);
+        }
+        let found = Target::of(std::process::id()).map_err(|error| with_causes(&error))?;
+        Ok(*self.target.get_or_init(|| found))
     }
 
     /// Has the helper try the driver on a disposable process, if nobody has. An idle program has the time for that,
@@ -191,7 +201,7 @@ impl Suspension {
     // Over the connection that is kept; if that has ended, over a new one, which is then kept.
     fn ask_to_resume(&self, maps: &[DeviceBytes]) -> Result<helper::Answer, String> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let target = Target::of(std::process::id()).map_err(|error| with_causes(&error))?;
+        let target = self.target()?;
         let limit_ms = LIMIT.as_millis() as u64;
         let resume =
             || helper::Ask::Resume(Resume { target, maps: maps.to_vec(), wait_ms: 0, limit_ms });
@@ -215,6 +225,11 @@ impl Suspension {
 /// Notes that the process has begun to exit.
 pub(crate) fn begin_exit() {
     IS_EXITING.store(true, SeqCst);
+}
+
+/// Returns whether the process has begun to exit.
+pub(crate) fn is_exiting() -> bool {
+    IS_EXITING.load(SeqCst)
 }
 
 fn helper() -> Result<Helper, String> {

@@ -251,6 +251,13 @@ static void *segment(void *argument) {
     return (void *)code;
 }
 
+static void *check_in_thread(void *block) {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
+    CALL(cuCtxSetCurrent, context);
+    return (void *)(long)check_block((long)block);
+}
+
 static int in_threads(void *(*work)(void *), int threads, int ms) {
     pthread_t all[MOST];
     long worst = 0;
@@ -294,6 +301,25 @@ int main(int count, char **arguments) {
         int code = -3;
         sscanf(line, "%31s %lu %lu %lu %lu", word, &a, &b, &c, &d);
         if (!strcmp(word, "second")) code = CALL(cuCtxCreate_v2, &other, 0, (int)a);
+        if (!strcmp(word, "no-primary")) code = CALL(cuCtxDestroy_v2, context);
+        if (!strcmp(word, "end-other")) {  // A stream that does not capture.
+            uint64_t quiet = 0;
+            code = CALL(cuStreamCreate, &quiet, 1) | CALL(cuStreamEndCapture, quiet, &graph);
+        }
+        if (!strcmp(word, "deaf")) {  // Nobody reads standard error any more.
+            int ends[2];
+            code = pipe(ends) | dup2(ends[1], 2) != 2 | close(ends[0]) | close(ends[1]);
+        }
+        if (!strcmp(word, "cancel")) {  // A thread that checks a block is cancelled while it waits for that.
+            pthread_t thread;
+            void *end = NULL;
+            pthread_create(&thread, NULL, check_in_thread, (void *)a);
+            usleep(20000);
+            code = pthread_cancel(thread) | pthread_join(thread, &end);
+            if (code == 0 && end != PTHREAD_CANCELED) code = (long)end;
+        }
+        if (!strcmp(word, "no-files")) { while (dup(0) >= 0); code = 0; }
+        if (!strcmp(word, "no-second")) usleep(1000 * a);
         if (!strcmp(word, "no-second")) code = CALL(cuCtxDestroy_v2, other);
         if (!strcmp(word, "start")) code = start();
         if (!strcmp(word, "alloc")) { bytes[a] = b; code = CALL(cuMemAlloc_v2, &at[a], (size_t)b); }

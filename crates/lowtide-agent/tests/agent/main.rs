@@ -3,6 +3,7 @@
 //! Each test starts a C program (`client.c`) with the agent preloaded and the double in the driver's
 //! place, tells it what to do, and asks the agent over its socket.
 
+mod ends;
 mod faults;
 mod frames;
 mod idle;

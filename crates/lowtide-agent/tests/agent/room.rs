@@ -38,6 +38,15 @@ fn a_wake_without_room_fails_in_time_and_can_be_tried_again() {
 }
 
 #[test]
+fn a_thread_that_is_cancelled_while_it_waits_does_not_end_the_program() {
+    let world = World::new();
+    let (mut program, mut other) = crowded(&world, "300ms");
+    assert_eq!(program.text("cancel 0"), "error 2");
+    other.does("free 0");
+    program.does("check 0");
+}
+
+#[test]
 fn a_wake_goes_on_as_soon_as_there_is_room() {
     let world = World::new();
     let (mut program, mut other) = crowded(&world, "60s");

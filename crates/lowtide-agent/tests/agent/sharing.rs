@@ -73,6 +73,19 @@ fn memory_stays_while_it_is_open_and_sleeps_after_the_last_close() {
 }
 
 #[test]
+fn memory_that_is_closed_in_a_capture_and_opened_again_stays() {
+    let world = World::new();
+    let (mut exporter, mut importer, handle) = pair(&world);
+    importer.does("capture 1; close 0");
+    importer.does(&open(&handle));
+    importer.does("end-capture; seed 0 5; check 0");
+    stays_awake_for(&exporter, &importer.pid());
+    exporter.does("write 0 6");
+    importer.does("seed 0 6; check 0; close 0");
+    is_free(&exporter);
+}
+
+#[test]
 fn one_that_has_memory_open_sleeps_and_keeps_it() {
     let world = World::new();
     let (mut exporter, mut importer, _) = pair(&world);

@@ -60,6 +60,14 @@ fn a_suspended_program_comes_back_at_its_next_touch_with_its_data() {
 }
 
 #[test]
+fn a_suspended_program_needs_no_file_to_come_back() {
+    let world = World::new();
+    let mut program = started(&world, &[]);
+    suspended(&program);
+    program.does("no-files; check 0");
+}
+
+#[test]
 fn virtual_memory_of_a_suspended_program_comes_back_and_can_be_given_back() {
     let world = World::new();
     let mut program = started(&world, &[]);

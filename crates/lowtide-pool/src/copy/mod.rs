@@ -17,7 +17,7 @@ use std::thread;
 
 use crate::copy::packing::Ring;
 use crate::copy::piece::Piece;
-use crate::copy::queue::{CopyWork, Job, QueuedPiece, copy_all, submit_all};
+use crate::copy::queue::{CopyWork, Direction, Job, QueuedPiece, copy_all, copy_here, submit_all};
 use crate::copy::streams::{CopyStreams, Engine};
 use crate::copy::transfer::{Transfer, Work};
 use crate::lock::limit::Limit;
@@ -29,13 +29,14 @@ const THREADS_MOST: usize = 12;
 
 /// Copies the pieces of a transfer until it is closed and empty, while `meanwhile` runs. The first failure
 /// of any thread ends everything, and so does the limit, which is asked before each piece and each
-/// part of one.
+/// part of one. On the way in, `meanwhile` calls what it is given once every piece is in the queue: that copies where
+/// the system starts too few threads.
 pub(crate) fn run(
     streams: &CopyStreams,
     transfer: &Transfer,
     ring: Option<&Ring>,
     limit: Limit<'_>,
-    meanwhile: impl FnOnce() -> Result<()>,
+    meanwhile: impl FnOnce(&dyn Fn() -> Result<()>) -> Result<()>,
 ) -> Result<()> {
     // Where there are many, some are left to the submitting thread and the caller's.
     let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -61,11 +62,19 @@ pub(crate) fn run(
                 None => copy_all(queue, &all[0]),
             });
         };
+        let mut is_enough = true;
         for number in 0..all.len() + threads {
             let named = thread::Builder::new().name("lowtide-copy".to_owned());
-            named.spawn_scoped(scope, move || run(number)).map_or_else(refused, drop);
+            if let Err(error) = named.spawn_scoped(scope, move || run(number)) {
+                is_enough = number > all.len();
+                if !is_enough && queue.direction() == Direction::Out {
+                    refused(error);
+                }
+                break;
+            }
         }
-        let outcome = match meanwhile() {
+        let here = || if is_enough { Ok(()) } else { copy_here(queue, &all[0]) };
+        let outcome = match meanwhile(&here) {
             // Whoever is stopped stops the others; any other failure is told once they are done.
             stopped @ Err(Error::Stopped { .. }) => {
                 queue.end_if_failed(stopped);
@@ -225,7 +234,7 @@ mod tests {
             pieces.iter_mut().for_each(alter);
             let late = pieces.split_off(SIZES.len() / 2);
             transfer.queue.add(pieces);
-            let outcome = run(&self.streams, &transfer, None, Limit::NONE, || {
+            let outcome = run(&self.streams, &transfer, None, Limit::NONE, |_| {
                 let some = |arrivals: &mut Arrivals| (arrivals.chunks.len() > 2).then_some(());
                 if transfer.queue.wait_until(some).is_some() {
                     for piece in late {
@@ -281,6 +290,26 @@ mod tests {
         }
     }
 
+    #[test]
+    fn one_thread_copies_all_where_there_is_no_other() {
+        for world in worlds() {
+            world.write(|number| number as u8 + 1);
+            let transfer = world.transfer(Direction::In);
+            transfer.queue.add(world.pieces());
+            let (streams, ring, engine) = (&world.streams, None, Engine::CopyEngine);
+            let limit = Limit::NONE;
+            let work = Work { streams, transfer: &transfer, ring, limit, engine, engines: 1 };
+            copy_here(&transfer.queue, &work).unwrap();
+            assert_eq!(
+                transfer.queue.wait_until(|all| (all.pieces_left == 0).then_some(())),
+                Some(())
+            );
+            world.write(|_| 0);
+            world.copy(Direction::Out).unwrap();
+            world.assert_holds(|number| number as u8 + 1);
+        }
+    }
+
     // Packed pieces go through the ring, or kernels read them from the host; whichever engine is faster takes
     // more of them, and here each takes all.
     #[test]
@@ -293,7 +322,7 @@ mod tests {
             let packed = world.packed();
             let transfer = Transfer::new(Direction::Out, SIZES.len(), &packed);
             transfer.queue.add(packed.clone());
-            run(&world.streams, &transfer, Some(&ring), Limit::NONE, || Ok(())).unwrap();
+            run(&world.streams, &transfer, Some(&ring), Limit::NONE, |_| Ok(())).unwrap();
             for (engine, ring) in [
                 (Engine::CopyEngine, Some(&ring)),
                 (Engine::CopyEngine, None),
@@ -358,7 +387,7 @@ mod tests {
             let ring = world.streams.ring_of_sleep(&Policy::default()).unwrap();
             for direction in [Direction::Out, Direction::In] {
                 let transfer = Transfer::new(direction, SIZES.len(), &mixed);
-                run(&world.streams, &transfer, Some(&ring), Limit::NONE, || {
+                run(&world.streams, &transfer, Some(&ring), Limit::NONE, |_| {
                     transfer.queue.add(mixed.clone());
                     Ok(())
                 })
@@ -442,7 +471,7 @@ mod tests {
                 let of_the_caller = catch_unwind(AssertUnwindSafe(|| {
                     let transfer = world.transfer(direction);
                     transfer.queue.add(world.pieces());
-                    run(&world.streams, &transfer, None, Limit::NONE, || panic!("meanwhile"))
+                    run(&world.streams, &transfer, None, Limit::NONE, |_| panic!("meanwhile"))
                 }));
                 assert!(of_the_caller.is_err());
                 world.streams.settle().unwrap();
@@ -455,7 +484,7 @@ mod tests {
         for world in worlds() {
             let transfer = world.transfer(Direction::In);
             transfer.queue.add(world.pieces().into_iter().take(5));
-            let fails = || Err(Error::NoAddresses { size: Bytes::ZERO });
+            let fails = |_: &dyn Fn() -> Result<()>| Err(Error::NoAddresses { size: Bytes::ZERO });
             let refused = run(&world.streams, &transfer, None, Limit::NONE, fails).unwrap_err();
             assert!(matches!(refused, Error::NoAddresses { .. }), "{refused}");
             assert_eq!(transfer.progress().done, Bytes(SIZES[..5].iter().sum::<u64>() * PAGE));

@@ -265,6 +265,16 @@ impl<P: QueuedPiece, B: Clone> Queue<P, B> {
         }
     }
 
+    /// Returns the next piece on the way in for a thread that does everything itself; `None` where none waits.
+    fn next_here(&self) -> Option<ToSubmit<P, B>> {
+        let mut lists = self.lists();
+        if let Some(job) = lists.begin() {
+            return Some(ToSubmit::Ready(job));
+        }
+        let staged = lists.begin_with_another_buffer().map(ToSubmit::Begin);
+        staged.or_else(|| lists.direct.pop_front().map(|one| ToSubmit::Ready(Job::new(one, None))))
+    }
+
     /// Lets threads copy the parts of a job, from this one on.
     pub fn share(&self, job: &Arc<Job<P, B>>, from: usize) {
         self.lists().share(job, from);
@@ -478,6 +488,29 @@ pub fn copy_all<P: QueuedPiece, B: Clone>(
             (Direction::In, _) if job.copied_one() => queue.filled(job),
             _ => {}
         }
+    }
+    Ok(())
+}
+
+/// Copies all pieces that wait, on the way in, on the calling thread: the system may start no other.
+///
+/// # Errors
+/// What the work refused.
+pub fn copy_here<P: QueuedPiece, B: Clone>(
+    queue: &Queue<P, B>,
+    work: &impl CopyWork<P, B>,
+) -> Result<()> {
+    while let Some(next) = queue.next_here() {
+        work.go_on()?;
+        let job = match next {
+            ToSubmit::Ready(job) => job,
+            ToSubmit::Begin(piece) => Job::new(piece, Some(work.buffer()?)),
+        };
+        (0..job.piece.parts()).try_for_each(|part| work.copy(&job, part))?;
+        let submitted = work.submit(&job)?;
+        work.wait(&job, submitted)?;
+        job.buffer.iter().for_each(|buffer| queue.emptied(buffer));
+        work.arrived(&job.piece);
     }
     Ok(())
 }

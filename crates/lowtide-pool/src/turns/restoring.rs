@@ -84,7 +84,7 @@ impl<'a> Restoring<'a> {
         let expected = expected.flat_map(|(number, chunk)| chunk.pieces(number));
         let transfer = Transfer::new(Direction::In, self.chunks.len(), expected);
         let mut wrong = Vec::new();
-        copy::run(streams, &transfer, ring, limit, || {
+        copy::run(streams, &transfer, ring, limit, |copy_here| {
             for (number, chunk) in self.chunks.iter().enumerate() {
                 make(chunk.part, chunk.range)?;
                 for run in chunk.runs.iter().filter(|run| run.from.is_none()) {
@@ -94,6 +94,7 @@ impl<'a> Restoring<'a> {
                 transfer.queue.add(chunk.pieces(number));
             }
             make_empty()?;
+            copy_here()?;
             let (mut pending, mut left) = (Vec::new(), self.chunks.len());
             while left > 0 {
                 // As they arrive: direct pieces may be last, whatever their chunk's number.

@@ -176,7 +176,7 @@ impl Take<'_> {
             return meanwhile();
         }
         transfer.queue.add(pieces);
-        copy::run(streams, &transfer, self.ring, *limit, meanwhile)
+        copy::run(streams, &transfer, self.ring, *limit, |_| meanwhile())
     }
 
     // Gives chunks back as they arrive, each after its second digest. The device computes the digests of
