@@ -13,6 +13,7 @@ use crate::ask::references;
 use crate::ask::types::Types;
 use crate::memory::heap::{Heap, MemoryNode};
 use crate::memory::reported::{Memory, MemoryKind, Reports};
+use crate::safety::ending::call_function;
 use crate::safety::own_memory::{Reserve, reserve, reserve_for};
 use crate::safety::own_references::{CollectorOff, OwnReferences};
 use crate::start::collector::Matching;
@@ -72,7 +73,7 @@ pub(crate) fn take<'py>(
         for dtype in unknown {
             let address = dtype.as_ptr().addr();
             dtypes.push(dtype.clone())?;
-            types.layouts.add(address, question.asked.layout.call1((dtype,))?.extract()?);
+            types.layouts.add(address, call_function(&question.asked.layout, (dtype,))?.extract()?);
         }
         drop(held);
         if !unasked.is_empty() {
