@@ -364,3 +364,40 @@ def test_the_program_ends_well_while_a_thread_is_in_a_call(call: str) -> None:
         time.sleep(0.05)
     """
     assert ended_with_torch(code).status == 0
+
+
+def test_a_dead_cycle_through_a_tensor_is_garbage_that_the_collector_frees() -> None:
+    code = """
+        import gc
+        gc.disable()
+        import torch, lowtide
+
+        class Double(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.result = x * 2
+                return ctx.result
+
+        y = Double.apply(torch.ones(1 << 18, requires_grad=True))
+        del y
+        answer = lowtide.why(device="cpu")
+        [dead] = answer.dead
+        print(dead.bytes, dead.kept_bytes, answer.actions[0].action)
+        exec(answer.actions[0].action)
+        print(lowtide.why(device="cpu").held_bytes)
+    """
+    assert alone_with_torch(code).splitlines() == [f"{2 << 20} 0 import gc; gc.collect()", "0"]
+
+
+def test_the_cut_of_an_annotation_runs() -> None:
+    code = """
+        import torch, lowtide
+
+        # Not as in the file from which this runs: there annotations are text.
+        function = "def f(a: [torch.ones(1 << 18)], b: int) -> None: ..."
+        exec(compile(function, "f", "exec", dont_inherit=True))
+        [cut] = lowtide.why(device="cpu").cuts[:1]
+        exec(cut.code)
+        print(lowtide.why(device="cpu").held_bytes)
+    """
+    assert alone_with_torch(code) == "0\n"

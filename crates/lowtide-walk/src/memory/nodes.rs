@@ -185,9 +185,10 @@ impl<'py> Adding<'_, 'py> {
                             self.memories[*at].native = None;
                         }
                         self.walked.builder.late_edge(from, Node(to));
-                        // However many tensors keep it, native code holds its Python object once.
-                        if self.explained.insert(Node(to)) {
-                            self.explain(Node(to));
+                        // However many tensors keep it, native code holds its Python object once; not at
+                        // all if the collector sees every reference.
+                        if !self.explained.contains(&Node(to)) && self.explain(Node(to)) {
+                            self.explained.insert(Node(to));
                         }
                     }
                     // It has no Python object of its own, or had none before we asked.
