@@ -41,7 +41,6 @@ pub struct Analysis<'g> {
     graph: &'g Graph,
     reach: OnceCell<Reach>,
     ordered: OnceCell<(Order, Tree)>,
-    islands: OnceCell<Vec<Island>>,
     hubs: Hubs,
     forks: Forks,
 }
@@ -53,7 +52,6 @@ impl<'g> Analysis<'g> {
             graph,
             reach: OnceCell::new(),
             ordered: OnceCell::new(),
-            islands: OnceCell::new(),
             hubs: Hubs::default(),
             forks: Forks::default(),
         }
@@ -164,10 +162,11 @@ impl<'g> Analysis<'g> {
         }
     }
 
-    /// Returns everything that no root reaches, in groups, those with most bytes first. Their sizes
-    /// add up to [`unreached`](Analysis::unreached).
-    pub fn islands(&self) -> &[Island] {
-        self.islands.get_or_init(|| islands::islands(self.graph, self.reach()))
+    /// Returns everything that no root reaches, in groups, those with most bytes first, as if the nodes
+    /// that are left `out` did not exist. If there are none of those, the sizes add up to
+    /// [`unreached`](Analysis::unreached).
+    pub fn islands(&self, out: impl Fn(Node) -> bool) -> Vec<Island> {
+        islands::islands(self.graph, self.reach(), out)
     }
 
     /// Returns cuts that make all targets unreachable, to choose from: cutting a few more references

@@ -22,10 +22,13 @@ pub struct Island {
     pub size: Size,
 }
 
-/// Returns all islands, those with most bytes first.
-pub(crate) fn islands(graph: &Graph, reach: &Reach) -> Vec<Island> {
-    let left = leaving_order(graph, reach);
+/// Returns all islands of the nodes that are not left `out`, those with most bytes first.
+pub(crate) fn islands(graph: &Graph, reach: &Reach, out: impl Fn(Node) -> bool) -> Vec<Island> {
     let mut seen = BitSet::new(graph.len());
+    for node in (0..graph.len() as u32).map(Node).filter(|node| out(*node)) {
+        seen.insert(node.index());
+    }
+    let left = leaving_order(graph, reach, seen.clone());
     let mut next = Vec::new();
     let mut islands = Vec::new();
     for head in left.into_iter().rev() {
@@ -51,8 +54,7 @@ pub(crate) fn islands(graph: &Graph, reach: &Reach) -> Vec<Island> {
 }
 
 /// Returns the unreachable nodes in the order in which a depth-first search leaves them.
-fn leaving_order(graph: &Graph, reach: &Reach) -> Vec<Node> {
-    let mut seen = BitSet::new(graph.len());
+fn leaving_order(graph: &Graph, reach: &Reach, mut seen: BitSet) -> Vec<Node> {
     let mut left = Vec::new();
     let mut path: Vec<(Node, u32)> = Vec::new();
     for first in (0..graph.len() as u32).map(Node) {

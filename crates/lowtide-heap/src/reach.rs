@@ -105,6 +105,7 @@ impl Reach {
 
 /// A set of the numbers below a limit, one bit each: a search remembers where it was in so little memory
 /// that it stays in the processor's cache.
+#[derive(Clone)]
 pub(crate) struct BitSet(Vec<u64>);
 
 impl BitSet {

@@ -16,7 +16,7 @@ from typing import Any
 import lowtide
 import pytest
 import torch
-from alone import alone_with_torch
+from alone import alone_with_torch, ended_with_torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 MIB = 1 << 20
@@ -338,3 +338,66 @@ def test_the_answer_leaves_as_many_objects_as_before() -> None:
     lowtide.why(shelf["held"])
     after = sys.getrefcount(shelf["held"])
     assert after == before
+
+
+@pytest.mark.parametrize("call", ["lowtide.why", "lowtide.release"])
+def test_the_program_ends_well_while_a_thread_is_in_a_call(call: str) -> None:
+    # The thread runs Python code that native code has called, and so takes the interpreter's lock when
+    # there is none any more.
+    code = f"""
+        import threading, time
+        import lowtide
+        from lowtide._why import question
+        called = threading.Event()
+
+        def never_returns(*_):
+            called.set()
+            while True:
+                time.sleep(0.001)
+
+        question.autograd_edges = never_returns
+        lowtide.register_cache("never empty", never_returns)
+        threading.Thread(target={call}, daemon=True).start()
+        assert called.wait(60)
+        # This one waits for its turn.
+        threading.Thread(target={call}, daemon=True).start()
+        time.sleep(0.05)
+    """
+    assert ended_with_torch(code).status == 0
+
+
+def test_a_dead_cycle_through_a_tensor_is_garbage_that_the_collector_frees() -> None:
+    code = """
+        import gc
+        gc.disable()
+        import torch, lowtide
+
+        class Double(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.result = x * 2
+                return ctx.result
+
+        y = Double.apply(torch.ones(1 << 18, requires_grad=True))
+        del y
+        answer = lowtide.why(device="cpu")
+        [dead] = answer.dead
+        print(dead.bytes, dead.kept_bytes, answer.actions[0].action)
+        exec(answer.actions[0].action)
+        print(lowtide.why(device="cpu").held_bytes)
+    """
+    assert alone_with_torch(code).splitlines() == [f"{2 << 20} 0 import gc; gc.collect()", "0"]
+
+
+def test_the_cut_of_an_annotation_runs() -> None:
+    code = """
+        import torch, lowtide
+
+        # Not as in the file from which this runs: there annotations are text.
+        function = "def f(a: [torch.ones(1 << 18)], b: int) -> None: ..."
+        exec(compile(function, "f", "exec", dont_inherit=True))
+        [cut] = lowtide.why(device="cpu").cuts[:1]
+        exec(cut.code)
+        print(lowtide.why(device="cpu").held_bytes)
+    """
+    assert alone_with_torch(code) == "0\n"

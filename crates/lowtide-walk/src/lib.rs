@@ -34,6 +34,7 @@ pub use ask::references::{led_to, position, referents, refers};
 pub use memory::nodes::listed_memory;
 pub use memory::reported::{Memory, MemoryKind};
 pub use rare::{NodeHooks, exit_calls, hook_lists, kept_by, module_state, thread_state};
+pub use safety::ending::{call_function, call_method};
 pub use safety::one_at_a_time::{Alone, Examining};
 pub use safety::own_memory::HugePages;
 pub use start::frames::{frame_locals, frame_variables};

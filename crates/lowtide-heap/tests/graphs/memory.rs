@@ -14,7 +14,7 @@ fn highest(make: impl FnOnce() -> (Graph, Node), cost: impl Fn(Edge) -> CutCost)
     assert!(heap.path(target).is_some());
     assert!(!heap.paths(target, 3).is_empty());
     heap.cuts(&[target], 64, cost).unwrap();
-    heap.islands();
+    heap.islands(|_| false);
     let each = counting::highest_above(before) / graph.len();
     println!("{} nodes, {} references: {each} bytes a node", graph.len(), graph.edges());
     each

@@ -16,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lowtide::release::Clock;
+use lowtide_walk::call_method;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
@@ -97,8 +98,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn is_main_thread(py: Python<'_>) -> PyResult<bool> {
     let threading = py.import("threading")?;
-    let main: Option<u64> = threading.call_method0("main_thread")?.getattr("ident")?.extract()?;
-    Ok(main == Some(threading.call_method0("get_ident")?.extract()?))
+    let main: Option<u64> = call_method(&threading, "main_thread")?.getattr("ident")?.extract()?;
+    Ok(main == Some(call_method(&threading, "get_ident")?.extract()?))
 }
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> PyErr {

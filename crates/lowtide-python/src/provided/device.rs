@@ -8,6 +8,7 @@ use std::sync::Mutex;
 
 use lowtide::device::{Bytes, DeviceId, Error as DeviceError, Source, Usage};
 use lowtide::release::{Allocator, AllocatorCounts, Failure, Gauge, LedgerLine};
+use lowtide_walk::call_method;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -57,7 +58,7 @@ impl PythonDevice {
     /// Returns what the worker processes of this program use.
     pub(crate) fn worker_bytes(&self) -> Bytes {
         self.ask_or("what workers use", Bytes::ZERO, |device| {
-            Ok(Bytes(device.call_method0("worker_bytes")?.extract()?))
+            Ok(Bytes(call_method(device, "worker_bytes")?.extract()?))
         })
     }
 
@@ -92,7 +93,7 @@ impl Gauge for PythonDevice {
 
     fn usage(&self) -> Result<Usage, DeviceError> {
         let ask = |device: &Bound<'_, PyAny>| {
-            let usage = device.call_method0("usage")?;
+            let usage = call_method(device, "usage")?;
             Ok(*usage.cast::<values::Usage>()?.get())
         };
         let usage = self.ask(ask).map_err(self.error("what is in use"))?;
@@ -102,18 +103,18 @@ impl Gauge for PythonDevice {
 
     fn own(&self) -> Option<Bytes> {
         self.ask_or("what this process uses", None, |device| {
-            Ok(device.call_method0("own")?.extract::<Option<u64>>()?.map(Bytes))
+            Ok(call_method(device, "own")?.extract::<Option<u64>>()?.map(Bytes))
         })
     }
 
     fn is_away(&self) -> bool {
         self.ask_or("whether this process has left it", false, |device| {
-            device.call_method0("is_away")?.extract()
+            call_method(device, "is_away")?.extract()
         })
     }
 
     fn synchronize(&self) -> Result<(), DeviceError> {
-        let ask = |device: &Bound<'_, PyAny>| device.call_method0("synchronize").map(|_| ());
+        let ask = |device: &Bound<'_, PyAny>| call_method(device, "synchronize").map(|_| ());
         self.ask(ask).map_err(self.error("when its work ends"))
     }
 
@@ -127,7 +128,7 @@ impl Gauge for PythonDevice {
 
     fn others(&self) -> Vec<(String, Bytes)> {
         self.ask_or("what other processes use", Vec::new(), |device| {
-            let others: Vec<Py<values::ProcessUsage>> = device.call_method0("others")?.extract()?;
+            let others: Vec<Py<values::ProcessUsage>> = call_method(device, "others")?.extract()?;
             let others = others.iter().map(|other| (other.get().name.clone(), other.get().bytes));
             Ok(others.map(|(name, bytes)| (name, Bytes(bytes))).collect())
         })
@@ -141,7 +142,7 @@ impl Allocator for PythonDevice {
 
     fn counts(&self) -> AllocatorCounts {
         self.ask_or("what its allocator holds", AllocatorCounts::default(), |device| {
-            let counts = device.call_method0("counts")?;
+            let counts = call_method(device, "counts")?;
             let counts = *counts.cast::<values::AllocatorCounts>()?.get();
             let allocated = Bytes(counts.allocated_bytes);
             Ok(AllocatorCounts { allocated, reserved: Bytes(counts.reserved_bytes) })
@@ -150,33 +151,33 @@ impl Allocator for PythonDevice {
 
     fn lines(&self) -> Vec<LedgerLine> {
         self.ask_or("its ledger", Vec::new(), |device| {
-            let lines: Vec<Py<ledger::LedgerLine>> = device.call_method0("lines")?.extract()?;
+            let lines: Vec<Py<ledger::LedgerLine>> = call_method(device, "lines")?.extract()?;
             Ok(lines.iter().map(|line| line.get().0.clone()).collect())
         })
     }
 
     fn trimmable(&self) -> Bytes {
         self.ask_or("what a trim can return", Bytes::ZERO, |device| {
-            let bytes = device.call_method0("trimmable")?.extract::<i64>()?;
+            let bytes = call_method(device, "trimmable")?.extract::<i64>()?;
             Ok(Bytes(bytes.max(0).unsigned_abs()))
         })
     }
 
     fn activity(&self) -> Option<(u64, u64)> {
         self.ask_or("how often it has allocated", None, |device| {
-            device.call_method0("counters")?.extract()
+            call_method(device, "counters")?.extract()
         })
     }
 
     fn why_not_trim(&self) -> Option<String> {
         self.ask_or("whether it can be trimmed", None, |device| {
-            device.call_method0("why_not_trim")?.extract()
+            call_method(device, "why_not_trim")?.extract()
         })
     }
 
     fn trim(&self) -> Result<Bytes, Failure> {
         // The allocator may have grown meanwhile: less than nothing counts as nothing.
-        let trimmed = self.ask(|device| device.call_method0("trim")?.extract::<i64>())?;
+        let trimmed = self.ask(|device| call_method(device, "trim")?.extract::<i64>())?;
         Ok(Bytes(trimmed.max(0).unsigned_abs()))
     }
 }

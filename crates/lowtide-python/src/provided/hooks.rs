@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lowtide::device::Bytes;
 use lowtide::release::{Failure, Hook, HookCall, Restore, Setting, Touch};
+use lowtide_walk::{call_function, call_method};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -60,13 +61,13 @@ pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(lowtide::release::Hoo
         .limit(limit)
         // A hook that raises here is run all the same: its error then appears in the receipt.
         .unless(move || {
-            attached(|py| missing.bind(py).call_method0("missing")?.extract()).unwrap_or_default()
+            attached(|py| call_method(missing.bind(py), "missing")?.extract()).unwrap_or_default()
         })
         .expecting(move || {
-            attached(|py| size(&expect.bind(py).call_method0("expect")?)).unwrap_or_default()
+            attached(|py| size(&call_method(expect.bind(py), "expect")?)).unwrap_or_default()
         })
         .finding_nothing_if(move || {
-            attached(|py| finds.bind(py).call_method0("finds_nothing")?.extract())
+            attached(|py| call_method(finds.bind(py), "finds_nothing")?.extract())
                 .unwrap_or_default()
         });
     if costly {
@@ -77,7 +78,7 @@ pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(lowtide::release::Hoo
     }
     if restores {
         hook = hook.restored_by(move || {
-            Ok(attached(|py| touches(&restore.bind(py).call_method0("restore")?))?)
+            Ok(attached(|py| touches(&call_method(restore.bind(py), "restore")?))?)
         });
     }
     Ok((point.into(), hook))
@@ -85,7 +86,8 @@ pub(crate) fn hook(object: &Bound<'_, PyAny>) -> PyResult<(lowtide::release::Hoo
 
 fn run(object: &Py<PyAny>, call: &HookCall) -> Result<Vec<Touch>, Failure> {
     let touched = attached(|py| {
-        let run = || object.bind(py).call_method1("run_round", (call.round, call.is_full));
+        let run =
+            || call_function(&object.bind(py).getattr("run_round")?, (call.round, call.is_full));
         touches(&within(py, &call.climb, run)?)
     });
     Ok(touched?)
@@ -120,13 +122,13 @@ impl Setting for PythonSetting {
     }
 
     fn lower(&self) -> Result<Restore, Failure> {
-        let restore = attached(|py| Ok(self.object.bind(py).call_method0("lower")?.unbind()))?;
-        Ok(Box::new(move || Ok(attached(|py| restore.bind(py).call0().map(|_| ()))?)))
+        let restore = attached(|py| Ok(call_method(self.object.bind(py), "lower")?.unbind()))?;
+        Ok(Box::new(move || Ok(attached(|py| call_function(restore.bind(py), ()).map(|_| ()))?)))
     }
 
     fn reset_statistics(&self) -> Result<(), Failure> {
         let reset = |py: Python<'_>| -> PyResult<()> {
-            self.object.bind(py).call_method0("reset_statistics").map(|_| ())
+            call_method(self.object.bind(py), "reset_statistics").map(|_| ())
         };
         Ok(attached(reset)?)
     }

@@ -9,6 +9,7 @@ use lowtide::release::{
     Climb, Climbed, Expectation, Failure, Inventory, Request, Rung, RungName, Target, Touch,
     WhenBusy,
 };
+use lowtide_walk::call_function;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -162,7 +163,7 @@ fn holders_named_by(
     device: Option<&PythonDevice>,
 ) -> Vec<lowtide::release::Holder> {
     let named = attached(|py| {
-        let holders: Vec<Py<Holder>> = witness.bind(py).call0()?.extract()?;
+        let holders: Vec<Py<Holder>> = call_function(witness.bind(py), ())?.extract()?;
         Ok(holders.iter().map(|holder| holder.get().0.clone()).collect())
     });
     named.unwrap_or_else(|words| {
@@ -223,7 +224,10 @@ impl Rung for DropSteps {
         for DropStep { path, size, cut } in steps {
             climbed.attempt(&path, || {
                 // The step is dropped with the cut: it refers to both ends.
-                attached(|py| within(py, climb, || cut.into_bound(py).call0().map(|_| ())))?;
+                attached(|py| {
+                    let cut = cut.into_bound(py);
+                    within(py, climb, || call_function(&cut, ()).map(|_| ()))
+                })?;
                 Ok(vec![Touch { what: path.clone(), bytes: size }])
             });
         }

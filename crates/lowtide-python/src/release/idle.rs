@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use lowtide::release::{IdleOptions, Idling, ParseIdleError};
+use lowtide_walk::call_function;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -103,14 +104,15 @@ impl Idle {
         let releaser = self.releaser.get();
         py.detach(|| {
             let pause = |left: std::time::Duration| {
-                let goes_on =
-                    attached(|py| pause.bind(py).call1((left.as_secs_f64(),))?.is_truthy());
+                let goes_on = attached(|py| {
+                    call_function(pause.bind(py), (left.as_secs_f64(),))?.is_truthy()
+                });
                 goes_on.unwrap_or(false)
             };
             let on_release = |receipt: &lowtide::release::Receipt| {
                 let receipt = releaser.receipt(receipt.clone());
                 // It logs its own errors: nobody else could.
-                let _ = attached(|py| on_release.bind(py).call1((receipt,)).map(drop));
+                let _ = attached(|py| call_function(on_release.bind(py), (receipt,)).map(drop));
             };
             idling.watch(pause, on_release);
         });

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use lowtide::release::{Mode, Paused, Resume};
+use lowtide_walk::call_function;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -80,7 +81,8 @@ impl Pauses {
         if let Some(flush) = flush {
             let slot = Arc::clone(&raised);
             pauses = pauses.flushing(move || {
-                let error = Python::try_attach(|py| flush.bind(py).call0().err()).flatten();
+                let error =
+                    Python::try_attach(|py| call_function(flush.bind(py), ()).err()).flatten();
                 *lock(&slot) = error;
             });
         }

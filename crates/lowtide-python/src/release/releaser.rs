@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use lowtide::release::{Gauge, LedgerKind, floor};
+use lowtide_walk::{call_function, call_method};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -30,8 +31,10 @@ impl Releaser {
         let advice = match (&self.device, &self.absence) {
             (Some(device), _) => device.take_failed_questions(),
             // A reason that cannot be given is no reason to lose the receipt.
-            (None, Some(absence)) => Python::attach(|py| absence.call0(py)?.extract(py))
-                .map_or_else(|_: PyErr| Vec::new(), |why| vec![why]),
+            (None, Some(absence)) => {
+                Python::attach(|py| call_function(absence.bind(py), ())?.extract())
+                    .map_or_else(|_: PyErr| Vec::new(), |why| vec![why])
+            }
             (None, None) => Vec::new(),
         };
         Receipt::with(receipt, advice)
@@ -67,11 +70,11 @@ impl Releaser {
             let (point, hook) = hook(&object?)?;
             inner.add_hook(point, hook).keep();
         }
-        for object in object.call_method0("settings")?.try_iter()? {
+        for object in call_method(object, "settings")?.try_iter()? {
             inner.add_setting(Arc::new(PythonSetting::new(&object?)?)).keep();
         }
         // The floor that `lowtide doctor` measured, if the device has a UUID.
-        let uuid = object.call_method0("uuid").ok().and_then(|uuid| uuid.extract::<String>().ok());
+        let uuid = call_method(object, "uuid").ok().and_then(|uuid| uuid.extract::<String>().ok());
         let total = || device.usage().ok().map(|usage| usage.total);
         let floor = uuid.zip(total()).and_then(|(uuid, total)| floor::of_uuid(&uuid, total));
         if let Some(bytes) = floor {

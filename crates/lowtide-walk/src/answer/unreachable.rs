@@ -37,10 +37,9 @@ pub(crate) struct Dead {
 
 impl Dead {
     pub(crate) fn new(heap: &Heap<'_>, analysis: &Analysis<'_>) -> Dead {
-        // Unreachable objects without a cycle are held by us alone.
-        let islands = analysis.islands().iter();
-        let islands = islands.filter(|one| one.is_cycle && heap.kind(one.head) != Kind::Ours);
-        let heads: Vec<_> = islands.collect();
+        // Unreachable objects without a cycle are held by us alone. What we hold is no part of a cycle.
+        let mut heads = analysis.islands(|node| heap.kind(node) == Kind::Ours);
+        heads.retain(|one| one.is_cycle);
         let below = reached(heads.iter().map(|island| island.head), |node| {
             let onwards = heap.graph.references(node).map(|edge| edge.to);
             onwards.filter(|to| !analysis.is_reached(*to))

@@ -13,6 +13,7 @@ use crate::ask::references;
 use crate::ask::types::Types;
 use crate::memory::heap::{Heap, MemoryNode};
 use crate::memory::reported::{Memory, MemoryKind, Reports};
+use crate::safety::ending::call_function;
 use crate::safety::own_memory::{Reserve, reserve, reserve_for};
 use crate::safety::own_references::{CollectorOff, OwnReferences};
 use crate::start::collector::Matching;
@@ -72,7 +73,7 @@ pub(crate) fn take<'py>(
         for dtype in unknown {
             let address = dtype.as_ptr().addr();
             dtypes.push(dtype.clone())?;
-            types.layouts.add(address, question.asked.layout.call1((dtype,))?.extract()?);
+            types.layouts.add(address, call_function(&question.asked.layout, (dtype,))?.extract()?);
         }
         drop(held);
         if !unasked.is_empty() {
@@ -184,9 +185,10 @@ impl<'py> Adding<'_, 'py> {
                             self.memories[*at].native = None;
                         }
                         self.walked.builder.late_edge(from, Node(to));
-                        // However many tensors keep it, native code holds its Python object once.
-                        if self.explained.insert(Node(to)) {
-                            self.explain(Node(to));
+                        // However many tensors keep it, native code holds its Python object once; not at
+                        // all if the collector sees every reference.
+                        if !self.explained.contains(&Node(to)) && self.explain(Node(to)) {
+                            self.explained.insert(Node(to));
                         }
                     }
                     // It has no Python object of its own, or had none before we asked.

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
+use crate::safety::ending::call_function;
 use crate::safety::own_memory::reserve;
 use crate::safety::own_references::OwnReferences;
 use crate::start::question::Question;
@@ -127,7 +128,7 @@ impl<'py> Reports<'py> {
         references.clear();
         let reported = probe(question, &self.asked)?;
         self.memory.extend(addresses.iter().copied().zip(reported));
-        let edges = question.asked.autograd.call1((self.asked.list(),))?;
+        let edges = call_function(&question.asked.autograd, (self.asked.list(),))?;
         let unknown = OwnReferences::new(py)?;
         let mut unknown_addresses = Vec::new();
         for KeptTensors { position, kept, is_counted } in
@@ -165,5 +166,5 @@ fn probe(
     question: &Question<'_>,
     objects: &OwnReferences<'_>,
 ) -> PyResult<Vec<Option<Py<Memory>>>> {
-    question.asked.probe.call1((objects.list(),))?.extract()
+    call_function(&question.asked.probe, (objects.list(),))?.extract()
 }

@@ -26,6 +26,7 @@ use pyo3::types::{PyList, PyType};
 
 use crate::ask::object::{class_of, object};
 use crate::ask::prefetch::{AHEAD, prefetch};
+use crate::safety::ending::call_function;
 use crate::safety::own_memory::OutOfMemory;
 use crate::safety::own_references::{CollectorOff, empty_list};
 
@@ -148,7 +149,9 @@ impl<'py> Collector<'py> {
     pub(crate) fn listed(&self) -> PyResult<Listed<'_, 'py>> {
         Ok(match &self.rings {
             Some(rings) => Listed::Rings(rings),
-            None => Listed::List(self.interpreter.get_objects.call0()?.cast_into::<PyList>()?),
+            None => Listed::List(
+                call_function(&self.interpreter.get_objects, ())?.cast_into::<PyList>()?,
+            ),
         })
     }
 

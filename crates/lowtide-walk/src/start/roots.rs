@@ -11,6 +11,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyModule as Module, PyTuple};
 
+use crate::safety::ending::call_function;
 use crate::safety::own_references::OwnReferences;
 use crate::start::frames::{Frame, Stack, read_locals};
 use crate::start::question::Question;
@@ -120,7 +121,8 @@ pub(crate) fn find<'py>(
     for object in &question.asked.kept {
         found.push(RootKind::Interpreter, 0, object.clone())?;
     }
-    let frames = question.collector.interpreter.current_frames.call0()?.cast_into::<PyDict>()?;
+    let frames =
+        call_function(&question.collector.interpreter.current_frames, ())?.cast_into::<PyDict>()?;
     for (thread, frame) in frames.iter() {
         found.stack(frame, thread.extract()?, question)?;
     }
@@ -131,8 +133,8 @@ pub(crate) fn find<'py>(
             found.keep_variables(&frame, variables)?;
         }
     }
-    let exceptions =
-        question.collector.interpreter.current_exceptions.call0()?.cast_into::<PyDict>()?;
+    let exceptions = call_function(&question.collector.interpreter.current_exceptions, ())?
+        .cast_into::<PyDict>()?;
     for (thread, handled) in exceptions.iter() {
         // Up to Python 3.11 it is what `sys.exc_info` gives: the exception is the second of three.
         let exception = match handled.cast::<PyTuple>() {

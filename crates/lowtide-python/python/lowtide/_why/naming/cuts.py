@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import collections
 import functools
-import itertools
 import re
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -329,7 +329,7 @@ def _code(statements: list[Statement], *, collect: bool, unfreeze: bool = False)
 
 def _passes(objects: Sequence[object], ends: set[tuple[int, int]]) -> bool:
     """Returns whether a path leads over one of these references, given by the ids of their ends."""
-    return any((id(one), id(other)) in ends for one, other in itertools.pairwise(objects))
+    return not ends.isdisjoint(pairwise(map(id, objects)))
 
 
 def _registered(ways: list[NamedPath]) -> NamedPath | None:

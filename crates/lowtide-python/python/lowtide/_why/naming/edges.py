@@ -10,20 +10,20 @@ follow each other become one edge.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import compress, count, repeat
+from operator import is_not
 from types import FrameType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
 from ..._native import referents
 from ..references.look import (
-    Read,
     descriptor,
     dict_reader,
     full_type_name,
     is_a,
     is_name,
     namespace_of,
-    pairs,
 )
 from ..references.readers import references
 from ..references.reference import Reference
@@ -59,13 +59,14 @@ def path_edges(objects: Sequence[object]) -> list[Edge]:
         holder = objects[start]
         way = ways.get(id(type(holder)))
         # The last step is looked at closely: it may be cut.
-        if way is not None and start + way.hops < last and way.leads(objects, start):
+        times = 0 if way is None else way.times(objects, start, last)
+        if way is not None and times:
             before = edges[-1]
-            end = start + way.hops
+            end = start + times * way.hops
             if before.reference is way.reference and before.end == start:
-                edges[-1] = Edge(before.start, end, way.reference, before.times + 1)
+                edges[-1] = Edge(before.start, end, way.reference, before.times + times)
             else:
-                edges.append(Edge(start, end, way.reference))
+                edges.append(Edge(start, end, way.reference, times))
         else:
             edge = _farthest(objects, start)
             edges.append(edge)
@@ -75,80 +76,68 @@ def path_edges(objects: Sequence[object]) -> list[Edge]:
     return edges
 
 
-Test = Callable[[Any, object], bool]
+Get = Callable[[Any], Iterator[object]]
+"""Takes the same step from each of some holders."""
 
 
 class _Way:
-    """A step that was taken, to see whether it can be taken again from a holder of the same type."""
+    """A step that was taken, to see how often it can be taken again from holders of the same type."""
 
-    __slots__ = ("_is_it", "_passes_dict", "hops", "reference")
+    __slots__ = ("_class", "_get", "hops", "reference")
 
-    def __init__(self, edge: Edge, is_it: Test, dict_of: Read | None = None) -> None:
+    def __init__(self, holder: object, edge: Edge, get: Get) -> None:
         self.reference = edge.reference
         self.hops = edge.end - edge.start
-        self._is_it = is_it
-        self._passes_dict = dict_of
+        self._class = type(holder)
+        self._get = get
 
-    def leads(self, objects: Sequence[object], start: int) -> bool:
-        """Returns whether the same step leads from `objects[start]` along the path."""
-        if self._passes_dict is not None and objects[start + 1] is not self._passes_dict(
-            objects[start]
-        ):
-            return False
-        return self._is_it(objects[start], objects[start + self.hops])
+    def times(self, objects: Sequence[object], start: int, last: int) -> int:
+        """Returns how often the same step leads on from `objects[start]`, short of `objects[last]`.
+
+        No Python runs for each of a million steps. The windows grow, as most steps are taken once."""
+        hops, times, window = self.hops, 0, 1
+        while window := min(window, (last - 1 - start) // hops - times):
+            begin = start + times * hops
+            end = begin + window * hops
+            holders = objects[begin:end:hops]
+            same = _first(map(is_not, map(type, holders), repeat(self._class)), window)
+            try:
+                held = self._get(holders[:same])
+                led = _first(map(is_not, held, objects[begin + hops : end + 1 : hops]), same)
+            except (AttributeError, IndexError, TypeError, SystemError):
+                led = 0
+            times += led
+            if led < window and (led or window == 1):
+                return times
+            window = window * 8 if led else 1
+        return times
 
 
-def _way(holder: object, edge: Edge) -> _Way | None:
-    """Returns a quick test for the same step, or None if there is none."""
-    kind, step, hops = edge.reference.kind, edge.reference.step, edge.end - edge.start
+def _first(tests: Iterable[bool], most: int) -> int:
+    """Returns where the first of some tests is true, or `most`."""
+    return next(compress(count(), tests), most)
+
+
+def _way(holder: Any, edge: Edge) -> _Way | None:
+    """Returns a quick way to take the same step, or None if there is none."""
+    cls, kind, step = type(holder), edge.reference.kind, edge.reference.step
+    hops = edge.end - edge.start
     if kind == "attribute" and is_name(step[1:]) and not is_a(holder, ModuleType):
-        member = descriptor(holder, step[1:]) if hops == 1 else None
-        if type(member) is MemberDescriptorType:
-            return _Way(edge, lambda holder, held: _member(member, holder) is held)
-        read = dict_reader(type(holder))
-        if read is not None and hops <= 2:
-            return _Way(edge, _attribute_test(read, step[1:]), read if hops == 2 else None)
-    if hops > 1:
-        return None
-    if kind == "item" and type(holder) is dict:
-        return _Way(edge, lambda holder, held: _has_item(holder, step, held))
-    if (
-        kind == "element"
-        and (type(holder) is list or type(holder) is tuple)
-        and step[1:-1].isdecimal()
-    ):
+        entry = descriptor(holder, step[1:])
+        if type(entry) is MemberDescriptorType and hops == 1:
+            return _Way(holder, edge, lambda holders: map(entry.__get__, holders))
+        if entry is None and dict_reader(cls) is not None and hops <= 2:
+            # Without an entry in the class this looks into the dict, and creates none.
+            read = object.__getattribute__
+            return _Way(holder, edge, lambda holders: map(read, holders, repeat(step[1:])))
+    if kind == "item" and cls is dict and hops == 1:
+        keys = [key for key in holder if type(key) is str and f"[{key!r}]" == step]
+        if keys:
+            return _Way(holder, edge, lambda holders: map(dict.get, holders, repeat(keys[0])))
+    if kind == "element" and cls in (list, tuple) and hops == 1 and step[1:-1].isdecimal():
         at = int(step[1:-1])
-        return _Way(edge, lambda holder, held: at < len(holder) and holder[at] is held)
+        return _Way(holder, edge, lambda holders: map(cls.__getitem__, holders, repeat(at)))
     return None
-
-
-def _member(member: MemberDescriptorType, holder: object) -> object:
-    try:
-        return member.__get__(holder, type(holder))
-    except (AttributeError, TypeError, SystemError):
-        return None
-
-
-def _attribute_test(read: Read, name: str) -> Test:
-    def test(holder: object, held: object) -> bool:
-        attributes = read(holder)
-        if attributes is None:
-            return False
-        for key, value in pairs(attributes):
-            if value is held:
-                return type(key) is str and key == name
-        return False
-
-    return test
-
-
-def _has_item(holder: Any, step: str, held: object) -> bool:
-    for key, value in pairs(holder):
-        if value is held:
-            # The namespace of a module begins a path anew.
-            is_same = type(key) is str and f"[{key!r}]" == step
-            return is_same and namespace_of(holder) is None
-    return False
 
 
 def _farthest(objects: Sequence[object], start: int) -> Edge:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import compress, count, islice
+from operator import ne
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -132,10 +134,12 @@ def _fold(parts: list[str]) -> list[str]:
 def repeats(parts: list[str], at: int) -> tuple[int, int]:
     """Returns how many steps from `at` on are repeated, and how many times they are there."""
     for period in range(1, _LONGEST_PERIOD + 1):
-        end = at + period
-        while end < len(parts) and parts[end] == parts[end - period]:
-            end += 1
-        times = (end - at) // period
+        least = period * (_FOLDED_FROM - 1)
+        if parts[at : at + least] != parts[at + period : at + period + least]:
+            continue
+        differ = map(ne, islice(parts, at, None), islice(parts, at + period, None))
+        same = next(compress(count(), differ), len(parts) - at - period)
+        times = (same + period) // period
         if times >= _FOLDED_FROM:
             return period, times
     return 1, 1

@@ -31,6 +31,8 @@ def read_function(holder: FunctionType, held: object) -> Iterator[Reference]:
         yield Reference(".__code__", "code", why_not="a function cannot lose its code")
     if (type(held) is dict or type(held) is tuple) and _is_annotations(holder, held):
         yield Reference(".__annotations__", "annotations", "{path} = {}")
+    if type(held) is not tuple:
+        yield from _in_annotations(holder, held)
 
 
 def _closure(holder: FunctionType, held: object) -> Iterator[Reference]:
@@ -100,6 +102,16 @@ def _keyword_defaults(holder: FunctionType, held: object) -> Iterator[Reference]
             verb, via = f"{reach} = None", (id(defaults),)
             step, remark = f"({plain(key)}=…) default", f"default of {plain(key)}"
             yield Reference(step, "default", verb, via=via, reach=reach, remark=remark)
+
+
+def _in_annotations(holder: FunctionType, held: object) -> Iterator[Reference]:
+    """Yields the annotations in a tuple of names and values: asking for them makes a dict of it."""
+    for one in referents(holder):
+        if type(one) is tuple and refers(one, held) and _is_annotations(holder, one):
+            for name, value in zip(one[::2], one[1::2]):
+                if value is held and type(name) is str:
+                    step = f".__annotations__[{name!r}]"
+                    yield Reference(step, "item", "del {path}", via=(id(one),))
 
 
 def _is_annotations(holder: FunctionType, held: object) -> bool:
