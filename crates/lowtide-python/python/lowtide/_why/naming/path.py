@@ -16,8 +16,9 @@ from ..interpreter import of_native
 from ..references.contexts import task_name
 from ..references.look import AnyDict, is_a, namespace_of
 from ..references.reference import Reference
+from ..references.shell import FAILED_CELL, OUTPUT
 from ..references.tensors import has_gradient_graph, is_tensor, is_view
-from .code import Code, Statement, expression, fill, is_readable
+from .code import Code, Statement, expression, fill, is_readable, shell_code
 from .edges import Edge, last_references, path_edges, without_way_back
 from .words import Root, write
 
@@ -26,7 +27,15 @@ _GUTTING = ("closure", "cell", "argument")
 """References that a function fails without. Its holder is cut instead, where that is possible."""
 _PUT = ("attribute", "element", "hook", "item")
 """References by which a function is registered somewhere."""
-_REGISTERED = ("cache entry", "cache", "greenlet", "registered hook", "scheduled call", "queued")
+_REGISTERED = (
+    "cache entry",
+    "cache",
+    "greenlet",
+    "registered hook",
+    "scheduled call",
+    "queued",
+    FAILED_CELL,
+)
 """Entries that are dropped as a whole."""
 
 
@@ -108,6 +117,9 @@ class NamedPath:
 
     def nearest(self) -> NamedPath | None:
         """Returns the part of the path whose end is to be cut, as near to its end as is gentle."""
+        entry = self.entry()
+        if entry is not None and entry.is_failed_cell():
+            return entry
         ways = itertools.product((_is_written, _can_cut), (True, False))
         each = (self._nearest(is_so, gentle) for is_so, gentle in ways)
         return next((part for part in each if part is not None), None)
@@ -151,6 +163,10 @@ class NamedPath:
                 edges = self._edges[: number + 1]
                 return NamedPath(self._root, self._objects, edges, self._scope)
         return None
+
+    def is_failed_cell(self) -> bool:
+        """Returns whether the path ends at what IPython keeps of a failed cell."""
+        return bool(self._edges) and self._edges[-1].reference.kind == FAILED_CELL
 
     def is_inside_module(self) -> bool:
         """Returns whether the path leads over something that a module has in native code, without a name."""
@@ -210,7 +226,8 @@ class NamedPath:
             if registered is not None:
                 return fill(registered, None, None)
         reference = edges[-1].reference
-        holder = self._code(edges[:-1])
+        is_output = reference.kind == OUTPUT
+        holder = shell_code(self._scope) if is_output else self._code(edges[:-1])
         # The last step stands for itself, even if the same one came many times before it.
         path = None if holder is None else holder.then(reference)
         return fill(reference, holder, path)
