@@ -216,7 +216,7 @@ def _module(namespace: AnyDict, scope: AnyDict | None) -> Code | None:
         shown = _HERE if name == "__main__" else name
         return Code(shown, code, frozenset({"sys"}))
     shell = running_shell()
-    if shell is not None and user_names(shell.__dict__) is namespace:
+    if shell is not None and user_names(shell) is namespace:
         code = "IPython.get_ipython().user_module"
         return Code(code, code, frozenset({"IPython"}))
     return None

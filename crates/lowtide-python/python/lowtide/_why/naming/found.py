@@ -127,8 +127,8 @@ class Naming:
             for path in held.paths
             if besides is None or not any(one is besides for one in path.objects)
         ]
-        # What a module has in native code often has a name elsewhere, too.
-        paths.sort(key=NamedPath.is_inside_module)
+        # What a module has in native code often has a name elsewhere, too, and so has an output.
+        paths.sort(key=lambda path: (path.is_inside_module(), path.is_output()))
         texts = [path.text() for path in paths]
         counts = Counter(texts)
         return dict(zip(texts, paths)), counts

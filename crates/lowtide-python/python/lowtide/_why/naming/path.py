@@ -168,6 +168,10 @@ class NamedPath:
         """Returns whether the path ends at what IPython keeps of a failed cell."""
         return bool(self._edges) and self._edges[-1].reference.kind == FAILED_CELL
 
+    def is_output(self) -> bool:
+        """Returns whether the path leads over an output of IPython."""
+        return any(edge.reference.kind == OUTPUT for edge in self._edges)
+
     def is_inside_module(self) -> bool:
         """Returns whether the path leads over something that a module has in native code, without a name."""
         hidden = [edge for edge in self._edges if edge.reference.kind == "hidden"]

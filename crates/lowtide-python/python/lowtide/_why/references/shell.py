@@ -12,7 +12,7 @@ import sys
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
-from .look import AnyDict, class_dict, instance_dict, is_a, item, module_dict, module_value, pairs
+from .look import AnyDict, class_dict, instance_dict, is_a, module_dict, module_value, pairs
 from .reference import Reference
 
 OUTPUT, FAILED_CELL = "output", "failed cell"
@@ -24,18 +24,18 @@ _traceback = class_dict(BaseException)["__traceback__"].__get__
 def running_shell() -> Any:
     """Returns the shell of IPython, or None."""
     shell = module_value("IPython.core.interactiveshell", "InteractiveShell")
-    return None if shell is None else item(class_dict(shell), "_instance")
+    return None if shell is None else shell.__dict__.get("_instance")
 
 
-def user_names(parts: AnyDict) -> AnyDict:
-    """Returns the variables of the user, from the attributes of the shell."""
-    return item(parts, "user_ns") or item(parts, "_user_ns") or {}
+def user_names(shell: Any) -> AnyDict:
+    """Returns the variables of the user."""
+    return shell.__dict__.get("user_ns") or shell.__dict__.get("_user_ns") or {}
 
 
 def is_part(value: object) -> bool:
     """Returns whether the shell of IPython works only with this object."""
     shell = running_shell()
-    return shell is not None and _Shell(instance_dict(shell) or {}).has(value)
+    return shell is not None and _Shell(shell).has(value)
 
 
 def as_known(found: list[Reference], holder: object, held: object) -> list[Reference]:
@@ -43,27 +43,27 @@ def as_known(found: list[Reference], holder: object, held: object) -> list[Refer
     shell = running_shell()
     if shell is None:
         return found
-    own = _Shell(instance_dict(shell) or {})
+    own = _Shell(shell)
     known: dict[str, Reference] = {}
     for one in found:
         now = own.known(one, holder, held) or one
         known.setdefault(now.step, now)
-    return list(known.values())
+    # A variable of the user says more than the output that it was.
+    return sorted(known.values(), key=lambda one: one.kind == OUTPUT)
 
 
 class _Shell:
     """The places in which a shell of IPython keeps objects."""
 
-    def __init__(self, parts: AnyDict) -> None:
-        self._names = user_names(parts)
-        self._hidden: AnyDict = item(parts, "user_ns_hidden") or {}
-        self._out: AnyDict = item(self._names, "_oh") or {}
-        self._hook = item(parts, "displayhook")
-        self._tracebacks = item(parts, "InteractiveTB")
-        self._result = item(item(parts, "_trait_values") or {}, "last_execution_result")
+    def __init__(self, shell: Any) -> None:
+        parts = shell.__dict__.get
+        self._names = user_names(shell)
+        self._hidden: AnyDict = parts("user_ns_hidden", {})
+        self._out: AnyDict = self._names.get("_oh", {})
+        self._hook, self._tracebacks = parts("displayhook"), parts("InteractiveTB")
+        self._result = parts("_trait_values", {}).get("last_execution_result")
         self._own = (self._names, self._hidden, self._out, self._hook, self._result)
-        cells = item(instance_dict(item(parts, "compile")) or {}, "_filename_map")
-        self._cells: AnyDict = cells or {}
+        self._cells: AnyDict = getattr(parts("compile"), "_filename_map", {})
 
     def has(self, value: object) -> bool:
         """Returns whether this is one of the places."""
@@ -99,7 +99,7 @@ class _Shell:
         """Returns the cell in which an exception was raised."""
         at = _traceback(held) if is_a(held, BaseException) else held
         while type(at) is TracebackType:
-            number = item(self._cells, at.tb_frame.f_code.co_filename)
+            number = self._cells.get(at.tb_frame.f_code.co_filename)
             if number is not None:
                 return f"cell {number}"
             at = at.tb_next
@@ -128,9 +128,9 @@ class _Shell:
             self._result.error_in_exec = self._result.error_before_exec = None
 
 
-def _namespace(holder: object) -> object:
+def _namespace(holder: Any) -> object:
     """Returns the names of a module, or of the frame of its code; any other object as it is."""
     if is_a(holder, ModuleType):
-        return module_dict(holder)  # type: ignore[arg-type]
+        return module_dict(holder)
     is_cell = type(holder) is FrameType and holder.f_code.co_name == "<module>"
     return holder.f_globals if is_cell else holder
