@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from alone import alone_with_torch
-
 from lowtide._runtime.view import View
 
 pytestmark = pytest.mark.skipif(find_spec("IPython") is None, reason="IPython is not installed")

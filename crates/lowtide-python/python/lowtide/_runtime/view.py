@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from .data import mib
 
 _TABLE = "border-collapse: collapse; background: none"
-_CELL = "text-align: left; vertical-align: top; padding: 1px 1em 1px 0; overflow-wrap: anywhere"
+_CELL = "text-align: left; vertical-align: top; padding: 1px 1em 1px 0"
+_BREAKS = ("white-space: nowrap", "overflow-wrap: anywhere", "")
 
 
 class View(NamedTuple):
@@ -24,8 +25,9 @@ class View(NamedTuple):
     def html(self) -> str:
         """Returns the table as HTML."""
         marked = [[escape(size), escape(who), _code(to_do)] for size, who, to_do in self.rows]
-        cells = ["".join(f'<td style="{_CELL}">{one}</td>' for one in row) for row in marked]
-        rows = "".join(f"<tr>{row}</tr>" for row in cells)
+        styled = [zip(_BREAKS, row) for row in marked]
+        cells = [[f'<td style="{_CELL}; {how}">{one}</td>' for how, one in row] for row in styled]
+        rows = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
         below = "".join(f"<div>{escape(one)}</div>" for one in self.below)
         table = f'<table style="{_TABLE}">{rows}</table>' if rows else ""
         return f"<div><div><b>{escape(self.title)}</b></div>{table}{below}</div>"
