@@ -313,7 +313,9 @@ class Answer(Data):
         title, shown = self._displayed().partition("; ")[0], shown_of(self.held)
         rows = [held.row() for held in self.held[:shown]]
         # `plan  cuts 1 and 2 …` is `plan: cuts 1 and 2 …` where it has no column.
-        return View(title, rows, [line.strip().replace("  ", ": ", 1) for line in self._rest(shown)])
+        return View(
+            title, rows, [line.strip().replace("  ", ": ", 1) for line in self._rest(shown)]
+        )
 
     def _displayed(self) -> str:
         """Returns the first line. What is displayed is what a person means next."""

@@ -298,9 +298,10 @@ def _passes(objects: Sequence[object], ends: set[tuple[int, int]]) -> bool:
 
 def _registered(ways: list[NamedPath]) -> NamedPath | None:
     """Returns the path to the entry of a cache or queue that all ways to an object lead over."""
+    failed = [way.entry(FAILED_CELL) for way in ways]
+    if None not in failed:
+        return failed[0]
     entries = [way.entry() for way in ways]
-    if all(entry is not None and entry.is_failed_cell() for entry in entries):
-        return entries[0]
     known = [entry for entry in entries if entry is not None and entry.statement() is not None]
     if len(known) == len(ways) and len({id(entry.holder()) for entry in known}) == 1:
         return known[0]

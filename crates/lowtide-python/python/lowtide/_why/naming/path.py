@@ -117,12 +117,10 @@ class NamedPath:
 
     def nearest(self) -> NamedPath | None:
         """Returns the part of the path whose end is to be cut, as near to its end as is gentle."""
-        entry = self.entry()
-        if entry is not None and entry.is_failed_cell():
-            return entry
         ways = itertools.product((_is_written, _can_cut), (True, False))
         each = (self._nearest(is_so, gentle) for is_so, gentle in ways)
-        return next((part for part in each if part is not None), None)
+        known = (part for part in each if part is not None)
+        return self.entry(FAILED_CELL) or next(known, None)
 
     def _nearest(
         self, is_so: Callable[[NamedPath, Reference], bool], gentle: bool
@@ -156,21 +154,13 @@ class NamedPath:
         is_kept = self._root.kind == "interpreter"
         return rare.undo(self._root.name, self._objects[0]) if is_kept else None
 
-    def entry(self) -> NamedPath | None:
-        """Returns the path to the outermost entry of a cache or queue on this path, or None."""
+    def entry(self, *kinds: str) -> NamedPath | None:
+        """Returns the path to the outermost entry of a cache or queue on this path, or of these kinds, or None."""
         for number, edge in enumerate(self._edges):
-            if edge.reference.kind in _REGISTERED:
+            if edge.reference.kind in (kinds or _REGISTERED):
                 edges = self._edges[: number + 1]
                 return NamedPath(self._root, self._objects, edges, self._scope)
         return None
-
-    def is_failed_cell(self) -> bool:
-        """Returns whether the path ends at what IPython keeps of a failed cell."""
-        return bool(self._edges) and self._edges[-1].reference.kind == FAILED_CELL
-
-    def is_output(self) -> bool:
-        """Returns whether the path leads over an output of IPython."""
-        return any(edge.reference.kind == OUTPUT for edge in self._edges)
 
     def is_inside_module(self) -> bool:
         """Returns whether the path leads over something that a module has in native code, without a name."""

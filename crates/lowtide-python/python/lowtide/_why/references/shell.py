@@ -35,7 +35,7 @@ def user_names(shell: Any) -> AnyDict:
 def is_part(value: object) -> bool:
     """Returns whether the shell of IPython works only with this object."""
     shell = running_shell()
-    return shell is not None and _Shell(shell).has(value)
+    return shell is not None and any(value is one for one in _Shell(shell).parts)
 
 
 def as_known(found: list[Reference], holder: object, held: object) -> list[Reference]:
@@ -62,12 +62,9 @@ class _Shell:
         self._out: AnyDict = self._names.get("_oh", {})
         self._hook, self._tracebacks = parts("displayhook"), parts("InteractiveTB")
         self._result = parts("_trait_values", {}).get("last_execution_result")
-        self._own = (self._names, self._hidden, self._out, self._hook, self._result)
+        own = (self._names, self._hidden, self._out, self._hook, self._result)
+        self.parts: tuple[object, ...] = (*own, self._tracebacks)
         self._cells: AnyDict = getattr(parts("compile"), "_filename_map", {})
-
-    def has(self, value: object) -> bool:
-        """Returns whether this is one of the places."""
-        return any(value is one for one in (*self._own, self._tracebacks))
 
     def known(self, one: Reference, holder: object, held: object) -> Reference | None:
         """Returns the reference of an output or of a failed cell, or None if this is another."""
@@ -79,7 +76,7 @@ class _Shell:
         ):
             step = f"the traceback of {self._cell(held)}"
             return Reference(step, FAILED_CELL, act=self._drop_failure, via=one.via, reach="")
-        is_own = any(_namespace(holder) is one for one in self._own)
+        is_own = any(_namespace(holder) is one for one in self.parts)
         if not is_own or not (_OWN_NAME.fullmatch(name) or name.isdecimal() or name == "result"):
             return None
         numbers = [number for number, one in pairs(self._out) if one is held]
