@@ -135,6 +135,7 @@ _LAZY = {
     name: module
     for module, names in {
         "_adopt": ("Adopted", "adopt"),
+        "_notebook": ("load_ipython_extension",),
         "_release.plan": ("Audit", "audit"),
         "_rungs.registry": ("register_cache", "register_model", "register_session"),
         "_sleep.sleep": ("Ahead", "ahead", "sleep", "status", "suspend", "wake"),

@@ -1,5 +1,8 @@
 //! Macros for classes of Python: each getter and each variant is told once.
 
+use pyo3::call::PyCallArgs;
+use pyo3::prelude::*;
+
 /// Defines a class of Python around a value of lowtide: a getter for each field, `__eq__` if that is asked for, then
 /// further methods.
 macro_rules! wrapper {
@@ -31,9 +34,34 @@ macro_rules! wrapper {
                 }
             )?
 
+            /// Returns the table that a notebook shows, or `None` if there is none.
+            fn _repr_html_<'py>(
+                slf: &pyo3::Bound<'py, Self>,
+            ) -> pyo3::PyResult<pyo3::Bound<'py, pyo3::PyAny>> {
+                crate::data::classes::view(slf.as_any(), "html", (slf,))
+            }
+
+            /// Prints it as IPython asks for it.
+            fn _repr_pretty_<'py>(
+                slf: &pyo3::Bound<'py, Self>,
+                printer: pyo3::Bound<'py, pyo3::PyAny>,
+                is_cycle: bool,
+            ) -> pyo3::PyResult<pyo3::Bound<'py, pyo3::PyAny>> {
+                crate::data::classes::view(slf.as_any(), "pretty", (slf, printer, is_cycle))
+            }
+
             $($method)*
         }
     };
+}
+
+/// Calls a function of the views, which are written in Python.
+pub(crate) fn view<'py, A: PyCallArgs<'py>>(
+    shown: &Bound<'py, PyAny>,
+    name: &str,
+    arguments: A,
+) -> PyResult<Bound<'py, PyAny>> {
+    shown.py().import("lowtide._runtime.view")?.getattr(name)?.call1(arguments)
 }
 
 /// Defines an enum of Python that has the variants of one of lowtide's.

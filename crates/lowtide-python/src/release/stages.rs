@@ -200,6 +200,10 @@ wrapper! {
         self.0.to_string()
     }
 
+    fn __repr__(&self) -> String {
+        format!("<StagesReport of {} stages: peak {}>", self.0.stages.len(), self.0.peak_bytes)
+    }
+
     /// Returns it as plain data.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         json::as_python(py, &self.0)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._native import Holder
 from .._runtime.data import Data, counted, mib
+from .._runtime.view import View
 from .naming.words import NATIVE_ROOT, shorten
 from .plan import Plan, plans
 
@@ -23,6 +24,7 @@ _SMALL_SHARE = 200
 """Objects with less than this part of all bytes are counted together."""
 _SHOWN_PATHS = 3
 _SHOWN_STEPS = 3
+_SHORT_CODE = 80
 
 
 def _line(head: str, text: str) -> str:
@@ -154,6 +156,16 @@ class Held(Data):
     def paths(self) -> tuple[str, ...]:
         """The paths of all holders, the shortest first."""
         return tuple(holder.path for holder in self.holders)
+
+    def row(self) -> tuple[str, str, str]:
+        """Returns the size, the object, and what to do about it."""
+        pieces = f", {counted(self.tensors, 'piece')}" if self.tensors > 1 else ""
+        to_do = shorten(self.by_hand or "")
+        if self.cuts:
+            number, code = self.cuts[0].number, self.cuts[0]._text()
+            to_do = code if number is None else f"lowtide.cut({number})"
+            to_do += f"  # or {code}" if to_do not in code and len(code) <= _SHORT_CODE else ""
+        return mib(self.bytes), f"{shorten(self.path)} ({self.type}{pieces})", to_do
 
     def lines(self) -> list[str]:
         """Returns the object, its other paths, and its cuts, as lines of text."""
@@ -290,10 +302,32 @@ class Answer(Data):
         return self.held[0].cuts if self.held else ()
 
     def __str__(self) -> str:
-        # What is displayed is what a person means next.
+        shown = shown_of(self.held)
+        lines = [line for held in self.held[:shown] for line in held.lines()]
+        return "\n".join([self._displayed(), *lines, *self._rest(shown)])
+
+    def __repr__(self) -> str:
+        return f"<Answer {self.plan.name or 'without cuts'}: {self._head().partition('; ')[0]}>"
+
+    def _repr_html_(self) -> str:
+        return self._view().html()
+
+    def _repr_pretty_(self, printer: Any, _is_cycle: bool) -> None:
+        printer.text(self._view().text())
+
+    def _view(self) -> View:
+        title, shown = self._displayed().partition("; ")[0], shown_of(self.held)
+        rows = [held.row() for held in self.held[:shown]]
+        # `plan  cuts 1 and 2 …` is `plan: cuts 1 and 2 …` where it has no column.
+        return View(
+            title, rows, [line.strip().replace("  ", ": ", 1) for line in self._rest(shown)]
+        )
+
+    def _displayed(self) -> str:
+        """Returns the first line. What is displayed is what a person means next."""
         plans().remember(self.plan)
         name = f"{self.plan.name}: " if self.plan.name and len(plans().known) > 1 else ""
-        return "\n".join([name + self._head(), *self._body()])
+        return name + self._head()
 
     def _head(self) -> str:
         walk = f"{self.objects:,} objects walked in {_time(self.waited_s)}, the interpreter waited"
@@ -306,9 +340,8 @@ class Answer(Data):
         pieces = counted(self.tensors, "piece")
         return f"why on {where}: {mib(self.held_bytes)} in {pieces} of memory; {walk}"
 
-    def _body(self) -> list[str]:
-        shown = shown_of(self.held)
-        lines = [line for held in self.held[:shown] for line in held.lines()]
+    def _rest(self, shown: int) -> list[str]:
+        lines = []
         not_shown = self.held[shown:]
         more = self.rest_held + len(not_shown)
         if more:
@@ -318,7 +351,7 @@ class Answer(Data):
         if not any(held.path.startswith(NATIVE_ROOT) for held in self.held):
             # What native code holds is among the held objects, with its path.
             lines += [native.line() for native in self.native]
-        if not lines and self.has_device:
+        if not lines and not shown and self.has_device:
             lines.append("  nothing holds any memory")
         if len(self.plan.cuts) > 1:
             lines.append(_line("plan", self.plan.line()))

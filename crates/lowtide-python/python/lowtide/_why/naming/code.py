@@ -32,6 +32,7 @@ from ..references.look import (
     namespace_of,
 )
 from ..references.reference import Reference
+from ..references.shell import OUTPUT, running_shell, user_names
 from .edges import Edge
 from .words import is_module_frame, repeats
 
@@ -110,7 +111,7 @@ def _from_name(
 ) -> Code | None:
     """Returns the expression that begins at the last object of the path with a name of its own."""
     at = len(edges)
-    while (start := _start(objects[edges[at - 1].end] if at else objects[0], scope)) is None:
+    while (start := _start_at(objects, edges, at, scope)) is None:
         if at == 0:
             start = _kept(objects[0])
             if start is None:
@@ -178,6 +179,18 @@ def _as_name(reference: Reference) -> str:
     return reach.replace("{holder}", "{holder}.__dict__") if reach[:1] != "." else reach
 
 
+def _start_at(
+    objects: Sequence[object], edges: Sequence[Edge], at: int, scope: AnyDict | None
+) -> Code | None:
+    """Returns the name that an object of a path has by itself, or that of an output of IPython."""
+    if at and edges[at - 1].reference.kind == OUTPUT:
+        shown, shell = edges[at - 1].reference.step, shell_code(scope)
+        name, bracket, number = shown.partition("[")
+        run = f"{shell.run}.user_ns[{name!r}]{bracket}{number}" if shell.imports else shown
+        return shell._replace(shown=shown, run=run)
+    return _start(objects[edges[at - 1].end] if at else objects[0], scope)
+
+
 def _start(value: object, scope: AnyDict | None) -> Code | None:
     """Returns the name that an object has by itself, or None."""
     if value is sys.modules:
@@ -189,7 +202,8 @@ def _start(value: object, scope: AnyDict | None) -> Code | None:
         return None if code is None else code._replace(is_names=True)
     if thread_name(value) is not None:
         return _thread(value)
-    return _logger(value) or _shell(value, scope)
+    is_shell = value is not None and value is running_shell()
+    return shell_code(scope) if is_shell else _logger(value)
 
 
 def _module(namespace: AnyDict, scope: AnyDict | None) -> Code | None:
@@ -201,8 +215,8 @@ def _module(namespace: AnyDict, scope: AnyDict | None) -> Code | None:
         code = f"sys.modules[{name!r}]"
         shown = _HERE if name == "__main__" else name
         return Code(shown, code, frozenset({"sys"}))
-    shell = _running_shell()
-    if shell is not None and shell.__dict__.get("user_ns") is namespace:
+    shell = running_shell()
+    if shell is not None and user_names(shell) is namespace:
         code = "IPython.get_ipython().user_module"
         return Code(code, code, frozenset({"IPython"}))
     return None
@@ -261,15 +275,8 @@ def _kept(value: object) -> Code | None:
     return None
 
 
-def _running_shell() -> object:
-    shell = module_value("IPython.core.interactiveshell", "InteractiveShell")
-    return None if shell is None else shell.__dict__.get("_instance")
-
-
-def _shell(value: object, scope: AnyDict | None) -> Code | None:
+def shell_code(scope: AnyDict | None) -> Code:
     """Returns the expression for the shell of IPython."""
-    if value is None or value is not _running_shell():
-        return None
     if scope is not None and item(scope, "get_ipython") is not None:
         return Code("get_ipython()", "get_ipython()")
     return Code("IPython.get_ipython()", "IPython.get_ipython()", frozenset({"IPython"}))

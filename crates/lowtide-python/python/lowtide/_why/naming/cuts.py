@@ -25,13 +25,14 @@ from ..references.look import (
     type_name,
 )
 from ..references.reference import Reference
+from ..references.shell import FAILED_CELL, OUTPUT, is_part
 from ..references.tensors import leaves_with_gradient_graph
 from .code import Statement, fill, is_plain, is_readable, joined
 from .path import NamedPath
 
 _MOST_CUTS = 4
 _MOST_GRADIENTS = 16
-_CLEARED = ("cache", "cache entry")
+_CLEARED = ("cache", "cache entry", OUTPUT)
 _MOVING = ("element", "item", "key", "queued", "weak value")
 _EMPTIED = (dict, list, set, collections.deque, collections.OrderedDict, collections.defaultdict)
 _PLAIN = (dict, list, tuple, set, frozenset, CellType, MethodType)
@@ -85,6 +86,8 @@ class Cuts:
             cut.freed_bytes, cut.beside_objects, cut.beside_bytes = held.bytes, 0, 0
             found[str(cut)] = cut
         for heap_cut in held.cuts:
+            if any(is_part(edge.held) for edge in heap_cut.edges):
+                continue
             cut = self._cut(heap_cut, held)
             found.setdefault(str(cut), cut)
         if not found:
@@ -269,6 +272,11 @@ class Cuts:
             # torch makes a new Python object of a gradient when it is asked for one.
             is_gradient = last is not None and last.kind == "gradient"
             key = ReferenceKey(id(path.holder()), name, 0 if is_gradient else id(held))
+            # IPython has several of it, and moves them from cell to cell.
+            if step.kind == OUTPUT:
+                key = ReferenceKey(0, name, id(held))
+            elif step.kind == FAILED_CELL:
+                key, goes = ReferenceKey(0, name, 0), ""
             over = path.passed() - {key.holder_id}
             steps.append(NamedStep(step, key, statement, last, goes, is_entry, over))
         return steps
@@ -334,6 +342,9 @@ def _passes(objects: Sequence[object], ends: set[tuple[int, int]]) -> bool:
 
 def _registered(ways: list[NamedPath]) -> NamedPath | None:
     """Returns the path to the entry of a cache or queue that all ways to an object lead over."""
+    failed = [way.entry(FAILED_CELL) for way in ways]
+    if None not in failed:
+        return failed[0]
     entries = [way.entry() for way in ways]
     known = [entry for entry in entries if entry is not None and entry.statement() is not None]
     if len(known) == len(ways) and len({id(entry.holder()) for entry in known}) == 1:
@@ -373,7 +384,8 @@ def in_order(steps: list[NamedStep]) -> list[NamedStep]:
     moving.sort(key=lambda one: _natural(one.step.path), reverse=True)
     others = [one for one in steps if one.step.kind not in _MOVING]
     emptying = [one for one in others if one.step.kind in _CLEARED or one.key.holder_id in passed]
-    emptying.sort(key=lambda one: len(one.step.path), reverse=True)
+    # IPython drops an output by the object, with the names that it has then.
+    emptying.sort(key=lambda one: (one.step.kind == OUTPUT, -len(one.step.path)))
     return [one for one in others if one not in emptying] + moving + emptying
 
 

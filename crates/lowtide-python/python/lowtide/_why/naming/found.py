@@ -20,6 +20,7 @@ from ..interpreter import name_of, registered_at
 from ..plan import Plan, smallest
 from ..references.contexts import thread_name
 from ..references.look import AnyDict, full_type_name, is_a, module_value, type_name
+from ..references.shell import OUTPUT
 from .cuts import Cuts, NamedStep
 from .path import NamedPath
 from .words import Root
@@ -127,8 +128,8 @@ class Naming:
             for path in held.paths
             if besides is None or not any(one is besides for one in path.objects)
         ]
-        # What a module has in native code often has a name elsewhere, too.
-        paths.sort(key=NamedPath.is_inside_module)
+        # What a module has in native code often has a name elsewhere, too, and so has an output.
+        paths.sort(key=lambda path: (path.is_inside_module(), path.entry(OUTPUT) is not None))
         texts = [path.text() for path in paths]
         counts = Counter(texts)
         return dict(zip(texts, paths)), counts

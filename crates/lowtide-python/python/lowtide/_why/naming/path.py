@@ -16,8 +16,9 @@ from ..interpreter import of_native
 from ..references.contexts import task_name
 from ..references.look import AnyDict, is_a, namespace_of
 from ..references.reference import Reference
+from ..references.shell import FAILED_CELL, OUTPUT
 from ..references.tensors import has_gradient_graph, is_tensor, is_view
-from .code import Code, Statement, expression, fill, is_readable
+from .code import Code, Statement, expression, fill, is_readable, shell_code
 from .edges import Edge, last_references, path_edges, without_way_back
 from .words import Root, write
 
@@ -26,7 +27,15 @@ _GUTTING = ("closure", "cell", "argument")
 """References that a function fails without. Its holder is cut instead, where that is possible."""
 _PUT = ("attribute", "element", "hook", "item")
 """References by which a function is registered somewhere."""
-_REGISTERED = ("cache entry", "cache", "greenlet", "registered hook", "scheduled call", "queued")
+_REGISTERED = (
+    "cache entry",
+    "cache",
+    "greenlet",
+    "registered hook",
+    "scheduled call",
+    "queued",
+    FAILED_CELL,
+)
 """Entries that are dropped as a whole."""
 
 
@@ -114,7 +123,8 @@ class NamedPath:
         """Returns the part of the path whose end is to be cut, as near to its end as is gentle."""
         ways = itertools.product((_is_written, _can_cut), (True, False))
         each = (self._nearest(is_so, gentle) for is_so, gentle in ways)
-        return next((part for part in each if part is not None), None)
+        known = (part for part in each if part is not None)
+        return self.entry(FAILED_CELL) or next(known, None)
 
     def _nearest(
         self, is_so: Callable[[NamedPath, Reference], bool], gentle: bool
@@ -148,10 +158,10 @@ class NamedPath:
         is_kept = self._root.kind == "interpreter"
         return rare.undo(self._root.name, self._objects[0]) if is_kept else None
 
-    def entry(self) -> NamedPath | None:
-        """Returns the path to the outermost entry of a cache or queue on this path, or None."""
+    def entry(self, *kinds: str) -> NamedPath | None:
+        """Returns the path to the outermost entry of a cache or queue on this path, or of these kinds, or None."""
         for number, edge in enumerate(self._edges):
-            if edge.reference.kind in _REGISTERED:
+            if edge.reference.kind in (kinds or _REGISTERED):
                 edges = self._edges[: number + 1]
                 return NamedPath(self._root, self._objects, edges, self._scope)
         return None
@@ -214,7 +224,8 @@ class NamedPath:
             if registered is not None:
                 return fill(registered, None, None)
         reference = edges[-1].reference
-        holder = self._code(edges[:-1])
+        is_output = reference.kind == OUTPUT
+        holder = shell_code(self._scope) if is_output else self._code(edges[:-1])
         # The last step stands for itself, even if the same one came many times before it.
         path = None if holder is None else holder.then(reference)
         return fill(reference, holder, path)

@@ -26,6 +26,7 @@ from ..references.look import (
     type_name,
 )
 from ..references.reference import Reference
+from ..references.shell import FAILED_CELL, OUTPUT
 from ..references.tensors import is_tensor, is_view
 from .edges import Edge
 
@@ -213,6 +214,8 @@ def _step(text: PathText, holder: object, held: object, reference: Reference) ->
         if kind == "caller" and text.places:
             text.places.pop()
             text.enter(f"frame {place(held)}")  # type: ignore[arg-type]
+    elif kind in (OUTPUT, FAILED_CELL):
+        text.restart(step)
     elif kind == "traceback":
         pass
     elif kind == "coroutine" or kind == "awaits":

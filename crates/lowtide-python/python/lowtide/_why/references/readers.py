@@ -30,6 +30,7 @@ from weakref import ReferenceType, WeakKeyDictionary, WeakValueDictionary
 from . import arrays, classes, containers, contexts, functions, suspended, tensors
 from .look import module_value, mro
 from .reference import Reference
+from .shell import as_known
 
 Reader = Callable[[Any, object], Iterator[Reference]]
 
@@ -116,6 +117,7 @@ def references(holder: object, held: object) -> list[Reference]:
             if not any(_says_the_same(reference, other) for other in found):
                 found.append(reference)
     found = found or list(containers.read_hidden(holder, held))
+    found = as_known(found, holder, held)
     return [one.between(holder, held, references) for one in found]
 
 
