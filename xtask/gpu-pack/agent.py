@@ -18,7 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from backends import BACKENDS, LIMIT_S, MIB, read_line
+from backends import BACKENDS, MIB, read_line
+from command_line import ask, end, parser_of, used
 
 REST_S = 2
 
@@ -62,24 +63,15 @@ class Program:
     def ask(self, *words: str) -> dict[str, object]:
         """Asks the agent by the command line."""
         verb, *others = words
-        command = [self.lowtide, verb, str(self.pid), "--json", *others]
         began = time.perf_counter()
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        answer = ask(self.lowtide, verb, self.pid, *others)
         took_s = time.perf_counter() - began
-        if not done.stdout.strip():
-            raise SystemExit(f"lowtide {verb} says nothing: {done.stderr}")
-        return {**json.loads(done.stdout), "exit": done.returncode, "command_s": took_s}
+        if "error" in answer:
+            raise SystemExit(f"lowtide {verb} says nothing: {answer['error']}")
+        return {**answer, "command_s": took_s}
 
     def used(self) -> int | None:
-        """Returns what the driver says that this process uses, in bytes."""
-        done = subprocess.run(
-            [self.lowtide, "ps", "--json"], capture_output=True, text=True, timeout=60, check=False
-        )
-        for device in json.loads(done.stdout).get("devices", []):
-            for process in device.get("processes", []):
-                if process.get("pid") == self.pid:
-                    return process.get("bytes")
-        return None
+        return used(self.lowtide, self.pid)
 
     def end(self) -> None:
         assert self.process.stdin is not None
@@ -165,10 +157,7 @@ def idle_turns(options: argparse.Namespace, failures: list[str]) -> dict[str, ob
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--lowtide", default="lowtide", help="the program `lowtide`")
+    parser = parser_of(__doc__)
     parser.add_argument("--results", type=Path, default=Path("agent.json"))
     parser.add_argument("--backend", choices=BACKENDS, default="torch")
     parser.add_argument("--count", type=int, default=280, help="allocations")
@@ -192,9 +181,7 @@ def main() -> None:
             found["idle"] = idle_turns(options, failures)
         found["failures"] = failures
         options.results.write_text(json.dumps(found, indent=1) + "\n")
-    for failure in failures:
-        print(f"failed: {failure}")
-    return sys.exit(bool(failures))
+    return end(failures)
 
 
 main()

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from backends import BACKENDS, LIMIT_S, read_line
+from command_line import parser_of
 
 LOOPS = ["launches", "allocations", "replays", "trims"]
 
@@ -113,10 +114,7 @@ def launches_from_c(cost: str, threads: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--lowtide", help="not used: every part of agent.sh names it")
+    parser = parser_of(__doc__)
     parser.add_argument("--cost", help="the program `cost`, for launches from C")
     parser.add_argument("--results", type=Path, default=Path("loops.json"))
     parser.add_argument("--backend", choices=BACKENDS, default="torch")

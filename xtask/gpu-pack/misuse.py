@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import os
 import subprocess
 import sys
@@ -22,13 +21,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-MIB = 1 << 20
+from command_line import ask as ask_lowtide
+from command_line import parser_of
+from driver import MIB, Word, call, make, pinned_on
+
 LARGE, SMALL = 4 * MIB, 1 << 16
 MARK = b"0123456789abcdef"
 HUGE = 1 << 62
 MOST = (1 << 64) - 1
-NOT_FOUND = 500
-Word = ctypes.c_uint64
 
 ROWS = {
     "cuArray3DCreate_v2": "out shape3",
@@ -94,19 +94,6 @@ ROWS = {
 
 class IpcHandle(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_char * 64)]
-
-
-def call(name: str, *arguments: object) -> int:
-    function = getattr(cuda, name, None)
-    if function is None:
-        return NOT_FOUND
-    return int(function(*[Word(one) if isinstance(one, int) else one for one in arguments]))
-
-
-def make(name: str, *arguments: object) -> int:
-    handle = Word()
-    call(name, ctypes.byref(handle), *arguments)
-    return handle.value
 
 
 class World:
@@ -244,8 +231,7 @@ class World:
         return self.keep((Word * 2)(ctypes.addressof(place)))
 
     def properties(self, device: int) -> object:
-        # Pinned memory of a device: type 1, no handles, location type 1 and its number.
-        return self.keep((ctypes.c_uint32 * 64)(1, 0, 1, device))
+        return self.keep(pinned_on(device))
 
     def access(self, device: int, flags: int = 3) -> object:
         return self.keep((ctypes.c_uint32 * 6)(1, device, flags))
@@ -352,14 +338,8 @@ def child(row: str, after: str) -> None:
 
 def sleep(lowtide: str, pid: int) -> str:
     """Has a process sleep; returns why it does not."""
-    said = ""
-    for verb in ("sleep", "status"):
-        command = [lowtide, verb, str(pid), "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        if verb == "status" and done.stdout and json.loads(done.stdout)["is_asleep"]:
-            return ""
-        said += done.stderr
-    return said or "it does not sleep"
+    slept, status = (ask_lowtide(lowtide, verb, pid) for verb in ("sleep", "status"))
+    return "" if status.get("is_asleep") else f"it does not sleep: {slept} {status}"
 
 
 def ask(row: str, options: argparse.Namespace, agent: str | None) -> dict[str, str]:
@@ -390,10 +370,7 @@ def ask(row: str, options: argparse.Namespace, agent: str | None) -> dict[str, s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--lowtide", default="lowtide", help="the program `lowtide`")
+    parser = parser_of(__doc__)
     parser.add_argument("--agent", help="the agent's library")
     parser.add_argument("--results", help="where the driver's own answers go")
     parser.add_argument("--only", nargs="*", default=list(ROWS), help="functions")
@@ -422,5 +399,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    cuda = ctypes.CDLL("libcuda.so.1")
     main()

@@ -21,6 +21,8 @@ import sys
 import threading
 import time
 
+from command_line import parser_of
+
 MIB = 1 << 20
 
 
@@ -202,8 +204,7 @@ def run(part: str, options: argparse.Namespace, allocator: str, lowtide: str | N
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lowtide", help="the program `lowtide`")
+    parser = parser_of(__doc__)
     parser.add_argument("--results", help="where the results go, as JSON")
     parser.add_argument("--turns", type=int, default=50)
     parser.add_argument("--only", nargs="*", default=list(PARTS), choices=list(PARTS), help="parts")

@@ -22,6 +22,8 @@ import threading
 import time
 from pathlib import Path
 
+from command_line import ask, end, parser_of
+
 LIMIT_S = 120
 EVERY_S = 4.0
 PROGRAM = r"""
@@ -88,27 +90,13 @@ class Target:
     def lowtide(self, verb: str, *more: str) -> tuple[float, dict[str, object]]:
         """Runs a command about it; returns the seconds and the answer."""
         began = time.perf_counter()
-        done = subprocess.run(
-            [self.options.lowtide, verb, str(self.process.pid), "--json", *more],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        took_s = time.perf_counter() - began
-        answer = json.loads(done.stdout) if done.stdout.strip() else {"error": done.stderr.strip()}
-        return took_s, dict(answer)
+        answer = ask(self.options.lowtide, verb, self.process.pid, *more)
+        return time.perf_counter() - began, answer
 
     def used_mib(self) -> float:
         """The process's memory on the device, by NVML; 0 if it is not listed."""
-        done = subprocess.run(
-            ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        rows = [row.split(",") for row in done.stdout.splitlines() if "," in row]
-        return sum(float(row[1]) for row in rows if int(row[0]) == self.process.pid)
+        rows = device_says("--query-compute-apps=pid,used_memory")
+        return sum(float(row[1]) for row in rows if len(row) > 1 and int(row[0]) == self.process.pid)
 
     def end(self) -> int:
         assert self.process.stdin is not None
@@ -116,14 +104,14 @@ class Target:
         return self.process.wait(timeout=LIMIT_S)
 
 
+def device_says(question: str) -> list[list[str]]:
+    command = ["nvidia-smi", question, "--format=csv,noheader,nounits"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return [row.split(",") for row in done.stdout.splitlines()]
+
+
 def device_mib() -> float:
-    done = subprocess.run(
-        ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return float(done.stdout.split()[0])
+    return float(device_says("--query-gpu=memory.used")[0][0])
 
 
 def with_agent(options: argparse.Namespace) -> dict[str, object]:
@@ -248,10 +236,7 @@ def kills(options: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--lowtide", default="lowtide", help="the program `lowtide`")
+    parser = parser_of(__doc__)
     parser.add_argument("--results", required=True, help="where the figures go, as JSON")
     parser.add_argument("--repeats", type=int, default=4, help="how often it is suspended")
     parser.add_argument("--turns", type=int, default=0, help="how many idle turns")
@@ -274,9 +259,7 @@ def main() -> None:
         print(name, json.dumps({key: part[key] for key in part if key != "turns"})[:600])
         for turn in part.get("turns", []):  # type: ignore[attr-defined]
             print(" ", json.dumps({**turn, "answer": None}))
-    for failure in failures:
-        print(f"failed: {failure}")
-    sys.exit(bool(failures))
+    end(failures)
 
 
 main()
