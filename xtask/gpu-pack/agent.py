@@ -12,14 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from backends import BACKENDS, MIB, read_line
-from command_line import ask, end, parser_of, used
+from backends import BACKENDS, MIB
+from command_line import Told, ask, end, parser_of, used
 
 REST_S = 2
 
@@ -41,24 +40,15 @@ def serve(options: argparse.Namespace) -> None:
         print(json.dumps({"is": result, "took_s": time.perf_counter() - began}), flush=True)
 
 
-class Program:
+class Program(Told):
     """The program under `lowtide run`."""
 
     def __init__(self, options: argparse.Namespace, *run_options: str) -> None:
         self.lowtide = options.lowtide
-        command = [options.lowtide, "run", *run_options, "--", *itself(options)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.pid = self.process.pid
+        super().__init__([options.lowtide, "run", *run_options, "--", *itself(options)])
 
-    def tell(self, word: str) -> dict[str, object]:
-        to, answers = self.process.stdin, self.process.stdout
-        assert to is not None and answers is not None
-        to.write(word + "\n")
-        to.flush()
-        line = read_line(answers, word)
-        return dict(json.loads(line))
+    def does(self, word: str) -> dict[str, object]:
+        return dict(json.loads(self.tell(word)))
 
     def ask(self, *words: str) -> dict[str, object]:
         """Asks the agent by the command line."""
@@ -73,16 +63,6 @@ class Program:
     def used(self) -> int | None:
         return used(self.lowtide, self.pid)
 
-    def end(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(timeout=60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(timeout=60)
-            raise SystemExit("the program did not end") from None
-
 
 def itself(options: argparse.Namespace) -> list[str]:
     same = ["--backend", options.backend, "--count", str(options.count), "--mib", str(options.mib)]
@@ -91,7 +71,7 @@ def itself(options: argparse.Namespace) -> list[str]:
 
 def sleep_and_wake(options: argparse.Namespace, failures: list[str]) -> dict[str, object]:
     program = Program(options)
-    program.tell("ready")
+    program.does("ready")
     found: dict[str, object] = {"used_awake": program.used(), "status": program.ask("status")}
 
     def sleep(name: str) -> None:
@@ -104,7 +84,7 @@ def sleep_and_wake(options: argparse.Namespace, failures: list[str]) -> dict[str
         print(f"{name}: {took} s, the command {answer['command_s']:.3f} s", flush=True)
 
     def expect(name: str, word: str) -> None:
-        found[name] = program.tell(word)
+        found[name] = program.does(word)
         print(f"{name}: {found[name]}", flush=True)
         if found[name]["is"] is not True:  # type: ignore[index]
             failures.append(f"{name}: the data are not what they were")
@@ -126,7 +106,7 @@ def sleep_and_wake(options: argparse.Namespace, failures: list[str]) -> dict[str
     expect("a captured graph after a sleep", "replay")
     sleep("sleep before a second replay")
     expect("a captured graph after two sleeps", "replay")
-    program.tell("drop")
+    program.does("drop")
     found["used_freed"] = program.used()
     asleep, freed = found["used_asleep"], found["used_freed"]
     if isinstance(asleep, int) and isinstance(freed, int):
@@ -140,14 +120,14 @@ def sleep_and_wake(options: argparse.Namespace, failures: list[str]) -> dict[str
 
 def idle_turns(options: argparse.Namespace, failures: list[str]) -> dict[str, object]:
     program = Program(options, "--idle", "500ms")
-    program.tell("ready")
+    program.does("ready")
     asleep = right = 0
     for _ in range(options.turns):
         limit = time.monotonic() + 60
         while time.monotonic() < limit and not program.ask("status")["is_asleep"]:
             time.sleep(0.2)
         asleep += bool(program.ask("status")["is_asleep"])
-        right += program.tell("touch")["is"] is True
+        right += program.does("touch")["is"] is True
     used = program.used()
     program.end()
     if (asleep, right) != (options.turns, options.turns):

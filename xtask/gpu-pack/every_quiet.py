@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import from_header
-from command_line import ask, end, parser_of
+from command_line import Told, ask, end, parser_of
 from driver import MIB, Word, call, holds, make, pinned_on, registered_page
 
 LIMIT_S = 280
@@ -261,7 +261,7 @@ def asleep(
     return {"asked": len(questions), "codes": codes, "failures": failures}
 
 
-class Locker:
+class Locker(Told):
     """Another process, which locks this one."""
 
     SOURCE = """import ctypes, sys
@@ -274,20 +274,11 @@ for word in sys.stdin:
 
     def __init__(self) -> None:
         environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", self.SOURCE, str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+        super().__init__([sys.executable, "-c", self.SOURCE, str(os.getpid())], environment)
 
     def __call__(self, *words: str) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
         for word in words:
-            self.process.stdin.write(word + "\n")
-            self.process.stdin.flush()
-            code = self.process.stdout.readline().strip()
+            code = self.tell(word)
             assert code == "0", f"{word}: {code}"
 
 

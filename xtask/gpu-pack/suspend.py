@@ -22,9 +22,8 @@ import threading
 import time
 from pathlib import Path
 
-from command_line import ask, end, parser_of
+from command_line import Told, ask, end, parser_of
 
-LIMIT_S = 120
 EVERY_S = 4.0
 PROGRAM = r"""
 import hashlib, sys, time
@@ -63,45 +62,25 @@ for line in sys.stdin:
 """
 
 
-class Target:
+class Target(Told):
     """The program, with or without an agent."""
 
     def __init__(self, options: argparse.Namespace, mode: str, run: list[str] | None) -> None:
         prefix = [] if run is None else [options.lowtide, "run", *run, "--"]
+        super().__init__([*prefix, sys.executable, "-c", PROGRAM, mode])
         self.options = options
-        self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-c", PROGRAM, mode],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
         self.first = self.line()
-
-    def line(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
-
-    def tell(self, word: str) -> str:
-        assert self.process.stdin is not None
-        self.process.stdin.write(word + "\n")
-        self.process.stdin.flush()
-        return self.line()
 
     def lowtide(self, verb: str, *more: str) -> tuple[float, dict[str, object]]:
         """Runs a command about it; returns the seconds and the answer."""
         began = time.perf_counter()
-        answer = ask(self.options.lowtide, verb, self.process.pid, *more)
+        answer = ask(self.options.lowtide, verb, self.pid, *more)
         return time.perf_counter() - began, answer
 
     def used_mib(self) -> float:
         """The process's memory on the device, by NVML; 0 if it is not listed."""
         rows = device_says("--query-compute-apps=pid,used_memory")
-        return sum(float(row[1]) for row in rows if len(row) > 1 and int(row[0]) == self.process.pid)
-
-    def end(self) -> int:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        return self.process.wait(timeout=LIMIT_S)
+        return sum(float(row[1]) for row in rows if len(row) > 1 and int(row[0]) == self.pid)
 
 
 def device_says(question: str) -> list[list[str]]:
