@@ -193,8 +193,8 @@ class World:
         call("cuCtxSetCurrent", self.context)
 
 
-def signatures() -> dict[str, list[str]]:
-    """Returns the parameters of each quiet or waiting function of the table."""
+def signatures(left_out: set[str]) -> dict[str, list[str]]:
+    """Returns the parameters of each quiet or waiting function of the table that is not left out."""
     folders = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"]
     for package in map(Path, sys.path):
         folders += [*package.glob("nvidia/*/include"), *package.glob("triton/backends/*/include")]
@@ -210,7 +210,7 @@ def signatures() -> dict[str, list[str]]:
         text = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
         for match in re.finditer(r"\bCUresult\s+(cu[A-Z]\w*)\s*\(", text.stdout):
             parameters[match.group(1)] = from_header.arguments(text.stdout, match.end())
-    return {name: parameters[name] for name in asked if name in parameters}
+    return {name: parameters[name] for name in asked if name in parameters and name not in left_out}
 
 
 class Progress:
@@ -223,11 +223,8 @@ class Progress:
         self.path.write_text(name)
 
 
-def asleep(
-    options: argparse.Namespace, progress: Progress, left_out: set[str]
-) -> dict[str, object]:
-    world, questions = World(), signatures()
-    questions = {name: one for name, one in questions.items() if name not in left_out}
+def asleep(options: argparse.Namespace, progress: Progress, left_out: set[str]) -> dict[str, object]:
+    world, questions = World(), signatures(left_out)
     # The first round settles what calls leave behind for others: the current context, the pool, the log.
     rounds: list[dict[str, Answer]] = []
     for _ in range(3):
@@ -295,16 +292,10 @@ def returns(world: World, question: Callable[[], Answer], within_s: float) -> th
     return thread
 
 
-def locked(
-    _options: argparse.Namespace, progress: Progress, left_out: set[str]
-) -> dict[str, object]:
+def locked(_options: argparse.Namespace, progress: Progress, left_out: set[str]) -> dict[str, object]:
     world, locker = World(), Locker()
-    waiting: list[str] = []
-    going_on: list[str] = []
-    failures: list[str] = []
-    for name, parameters in signatures().items():
-        if name in left_out:
-            continue
+    waiting, going_on, failures = [], [], []
+    for name, parameters in signatures(left_out).items():
         progress.begin(name)
         question = world.ask(name, parameters)
         locker("Lock")
@@ -317,15 +308,9 @@ def locked(
     return {"waits": waiting, "goes on": going_on, "failures": failures}
 
 
-def checkpointed(
-    _options: argparse.Namespace, progress: Progress, left_out: set[str]
-) -> dict[str, object]:
+def checkpointed(_options: argparse.Namespace, progress: Progress, left_out: set[str]) -> dict[str, object]:
     world, locker = World(), Locker()
-    questions = {
-        name: world.ask(name, parameters)
-        for name, parameters in signatures().items()
-        if name not in left_out
-    }
+    questions = {name: world.ask(name, one) for name, one in signatures(left_out).items()}
     locker("Lock", "Checkpoint")
     waiting: dict[str, threading.Thread] = {}
     for name, question in questions.items():

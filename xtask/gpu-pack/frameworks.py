@@ -155,16 +155,9 @@ def start(
     options: argparse.Namespace, name: str, prefix: list[str], *more: str
 ) -> subprocess.Popen[str]:
     command = [*prefix, sys.executable, __file__, "--work", name, *more]
-    return subprocess.Popen(
-        command,
-        env={**os.environ, **PROGRAMS[name][1]},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=(options.results.parent / f"{name.replace(' ', '-').replace(',', '')}.err").open(
-            "a"
-        ),
-        text=True,
-    )
+    errors = options.results.parent / f"{name.replace(' ', '-').replace(',', '')}.err"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors.open("a")}
+    return subprocess.Popen(command, env={**os.environ, **PROGRAMS[name][1]}, text=True, **pipes)
 
 
 def random_sleeps(options: argparse.Namespace, name: str) -> dict[str, object]:
@@ -235,18 +228,12 @@ def idle_turns(options: argparse.Namespace, names: list[str]) -> dict[str, dict[
     """All programs at once, each with work every two seconds."""
     alone = {}
     for name in names:
-        text = start(options, name, [], "--count", str(options.turns)).communicate(timeout=LIMIT_S)[
-            0
-        ]
-        alone[name] = text.split()
+        program = start(options, name, [], "--count", str(options.turns))
+        alone[name] = program.communicate(timeout=LIMIT_S)[0].split()
     prefix = [options.lowtide, "run", "--idle", "500ms", "--"]
-    programs = {
-        name: start(options, name, prefix, "--paced", "--count", str(options.turns))
-        for name in names
-    }
-    found = {
-        name: {"asleep": 0, "right": 0, "awake_by": [], "used": [], "wake_s": []} for name in names
-    }
+    paced = ["--paced", "--count", str(options.turns)]
+    programs = {name: start(options, name, prefix, *paced) for name in names}
+    found = {name: {"asleep": 0, "right": 0, "awake_by": [], "used": [], "wake_s": []} for name in names}
     for name, program in programs.items():
         assert program.stdout is not None
         found[name]["right"] += program.stdout.readline().strip() == alone[name][0]
@@ -258,9 +245,7 @@ def idle_turns(options: argparse.Namespace, names: list[str]) -> dict[str, dict[
             if status.get("is_asleep"):
                 found[name]["asleep"] += 1
             else:
-                found[name]["awake_by"].append(
-                    [turn, status.get("quiet_s"), status.get("obstacles")]
-                )
+                found[name]["awake_by"].append([turn, status.get("quiet_s"), status.get("obstacles")])
             found[name]["used"].append(used(options.lowtide, program.pid))
             began = time.monotonic()
             try:

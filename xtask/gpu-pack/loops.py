@@ -69,9 +69,7 @@ def pairs(options: argparse.Namespace) -> dict[str, dict[str, object]]:
         print(f"pair {number + 1} of {options.pairs}", file=sys.stderr, flush=True)
     found: dict[str, dict[str, object]] = {}
     for name in (options.loop or LOOPS) if runs else []:
-        medians = [
-            [statistics.median(side) for side in zip(*run[name], strict=True)] for run in runs
-        ]
+        medians = [[*map(statistics.median, zip(*run[name], strict=True))] for run in runs]
         ratios = sorted(without / with_it for without, with_it in medians)
         middle = statistics.median(ratios)
         found[name] = {"blocks_s": [run[name] for run in runs], "ratios": ratios, "ratio": middle}
@@ -104,9 +102,7 @@ def main() -> None:
     parser.add_argument("--loops", type=int, default=10_000, help="launches in a block")
     parser.add_argument("--loop", action="append", default=[], choices=LOOPS, help="only this loop")
     parser.add_argument("--blocks", type=int, default=11, help="blocks of each loop in a run")
-    parser.add_argument(
-        "--core", type=int, help="run the loops that standard input names, on this core"
-    )
+    parser.add_argument("--core", type=int, help="run the loops that standard input names, on this core")
     options = parser.parse_args()
     if options.core is not None:
         return loop(options)

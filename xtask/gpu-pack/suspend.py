@@ -103,15 +103,8 @@ def with_agent(options: argparse.Namespace) -> dict[str, object]:
         asleep_mib, whole_mib = target.used_mib(), device_mib()
         touch_s = float(target.tell("touch"))
         answer = target.tell("answer")
-        turns.append(
-            {
-                "suspend_command_s": suspend_s,
-                "answer": suspended,
-                "suspended_mib": asleep_mib,
-                "device_mib": whole_mib,
-                "touch_s": touch_s,
-            }
-        )
+        memory = {"suspended_mib": asleep_mib, "device_mib": whole_mib}
+        turns.append({"suspend_command_s": suspend_s, "answer": suspended, **memory, "touch_s": touch_s})
         if suspended.get("answer") != "suspended":
             failures.append(f"turn {turn}: {json.dumps(suspended)[:300]}")
         if asleep_mib:
@@ -123,13 +116,8 @@ def with_agent(options: argparse.Namespace) -> dict[str, object]:
     ended_mib = device_mib()
     if any(turn["device_mib"] != ended_mib for turn in turns):
         failures.append(f"the device has {ended_mib} MiB in use without the program")
-    return {
-        "awake_mib": awake_mib,
-        "turns": turns,
-        "exit": code,
-        "device_mib_afterwards": ended_mib,
-        "failures": failures,
-    }
+    figures = {"awake_mib": awake_mib, "turns": turns, "device_mib_afterwards": ended_mib}
+    return {**figures, "exit": code, "failures": failures}
 
 
 def checkpoint_alone(options: argparse.Namespace) -> dict[str, object]:
@@ -166,13 +154,8 @@ def idle_turns(options: argparse.Namespace) -> dict[str, object]:
     failures = [] if right == options.turns else [f"{right} of {options.turns} results are right"]
     if any(used):
         failures.append(f"{sum(map(bool, used))} of {options.turns} times not off the device")
-    return {
-        "right": right,
-        "used_mib": used,
-        "touch_s": touches,
-        "exit": code,
-        "failures": failures,
-    }
+    counts = {"right": right, "used_mib": used, "touch_s": touches}
+    return {**counts, "exit": code, "failures": failures}
 
 
 def kill_helper() -> int:
