@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from backends import BACKENDS, LIMIT_S, MIB, read_line
+from backends import BACKENDS, MIB
+from command_line import Told, ask, end, parser_of, used
 
 REST_S = 2
 
@@ -40,56 +40,28 @@ def serve(options: argparse.Namespace) -> None:
         print(json.dumps({"is": result, "took_s": time.perf_counter() - began}), flush=True)
 
 
-class Program:
+class Program(Told):
     """The program under `lowtide run`."""
 
     def __init__(self, options: argparse.Namespace, *run_options: str) -> None:
         self.lowtide = options.lowtide
-        command = [options.lowtide, "run", *run_options, "--", *itself(options)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.pid = self.process.pid
+        super().__init__([options.lowtide, "run", *run_options, "--", *itself(options)])
 
-    def tell(self, word: str) -> dict[str, object]:
-        to, answers = self.process.stdin, self.process.stdout
-        assert to is not None and answers is not None
-        to.write(word + "\n")
-        to.flush()
-        line = read_line(answers, word)
-        return dict(json.loads(line))
+    def does(self, word: str) -> dict[str, object]:
+        return dict(json.loads(self.tell(word)))
 
     def ask(self, *words: str) -> dict[str, object]:
         """Asks the agent by the command line."""
         verb, *others = words
-        command = [self.lowtide, verb, str(self.pid), "--json", *others]
         began = time.perf_counter()
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        answer = ask(self.lowtide, verb, self.pid, *others)
         took_s = time.perf_counter() - began
-        if not done.stdout.strip():
-            raise SystemExit(f"lowtide {verb} says nothing: {done.stderr}")
-        return {**json.loads(done.stdout), "exit": done.returncode, "command_s": took_s}
+        if "error" in answer:
+            raise SystemExit(f"lowtide {verb} says nothing: {answer['error']}")
+        return {**answer, "command_s": took_s}
 
     def used(self) -> int | None:
-        """Returns what the driver says that this process uses, in bytes."""
-        done = subprocess.run(
-            [self.lowtide, "ps", "--json"], capture_output=True, text=True, timeout=60, check=False
-        )
-        for device in json.loads(done.stdout).get("devices", []):
-            for process in device.get("processes", []):
-                if process.get("pid") == self.pid:
-                    return process.get("bytes")
-        return None
-
-    def end(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(timeout=60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(timeout=60)
-            raise SystemExit("the program did not end") from None
+        return used(self.lowtide, self.pid)
 
 
 def itself(options: argparse.Namespace) -> list[str]:
@@ -99,7 +71,7 @@ def itself(options: argparse.Namespace) -> list[str]:
 
 def sleep_and_wake(options: argparse.Namespace, failures: list[str]) -> dict[str, object]:
     program = Program(options)
-    program.tell("ready")
+    program.does("ready")
     found: dict[str, object] = {"used_awake": program.used(), "status": program.ask("status")}
 
     def sleep(name: str) -> None:
@@ -112,7 +84,7 @@ def sleep_and_wake(options: argparse.Namespace, failures: list[str]) -> dict[str
         print(f"{name}: {took} s, the command {answer['command_s']:.3f} s", flush=True)
 
     def expect(name: str, word: str) -> None:
-        found[name] = program.tell(word)
+        found[name] = program.does(word)
         print(f"{name}: {found[name]}", flush=True)
         if found[name]["is"] is not True:  # type: ignore[index]
             failures.append(f"{name}: the data are not what they were")
@@ -134,7 +106,7 @@ def sleep_and_wake(options: argparse.Namespace, failures: list[str]) -> dict[str
     expect("a captured graph after a sleep", "replay")
     sleep("sleep before a second replay")
     expect("a captured graph after two sleeps", "replay")
-    program.tell("drop")
+    program.does("drop")
     found["used_freed"] = program.used()
     asleep, freed = found["used_asleep"], found["used_freed"]
     if isinstance(asleep, int) and isinstance(freed, int):
@@ -148,14 +120,14 @@ def sleep_and_wake(options: argparse.Namespace, failures: list[str]) -> dict[str
 
 def idle_turns(options: argparse.Namespace, failures: list[str]) -> dict[str, object]:
     program = Program(options, "--idle", "500ms")
-    program.tell("ready")
+    program.does("ready")
     asleep = right = 0
     for _ in range(options.turns):
         limit = time.monotonic() + 60
         while time.monotonic() < limit and not program.ask("status")["is_asleep"]:
             time.sleep(0.2)
         asleep += bool(program.ask("status")["is_asleep"])
-        right += program.tell("touch")["is"] is True
+        right += program.does("touch")["is"] is True
     used = program.used()
     program.end()
     if (asleep, right) != (options.turns, options.turns):
@@ -165,10 +137,7 @@ def idle_turns(options: argparse.Namespace, failures: list[str]) -> dict[str, ob
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--lowtide", default="lowtide", help="the program `lowtide`")
+    parser = parser_of(__doc__)
     parser.add_argument("--results", type=Path, default=Path("agent.json"))
     parser.add_argument("--backend", choices=BACKENDS, default="torch")
     parser.add_argument("--count", type=int, default=280, help="allocations")
@@ -192,9 +161,7 @@ def main() -> None:
             found["idle"] = idle_turns(options, failures)
         found["failures"] = failures
         options.results.write_text(json.dumps(found, indent=1) + "\n")
-    for failure in failures:
-        print(f"failed: {failure}")
-    return sys.exit(bool(failures))
+    return end(failures)
 
 
 main()

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import random
-import select
 import time
-from typing import IO, Any
+from typing import Any
 
 MIB = 1 << 20
-LIMIT_S = 300
 
 
 class Torch:
@@ -198,11 +196,3 @@ class Driver:
 
 
 BACKENDS: dict[str, type[Torch | Driver]] = {"torch": Torch, "driver": Driver}
-
-
-def read_line(answers: IO[str], word: str) -> str:
-    ready, _, _ = select.select([answers], [], [], LIMIT_S)
-    line = answers.readline() if ready else ""
-    if not line:
-        raise SystemExit(f"no answer to {word!r}: the program ended, or {LIMIT_S} s have passed")
-    return line

@@ -25,8 +25,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import from_header
+from command_line import Told, ask, end, parser_of
+from driver import MIB, Word, call, holds, make, pinned_on, registered_page
 
-MIB = 1 << 20
 LIMIT_S = 280
 NOBODY = 0x7FFF_FFFF
 PTX = b""".version 7.0
@@ -55,23 +56,7 @@ LEFT_OUT = {
 # Keeps the process from sleeping, which `status` says.
 KEEPS_AWAKE = {"cuCtxDetach"}
 TAKES_AWAY = re.compile(r"Destroy|Free|Release|Unload|Detach|Unregister|Close")
-Word = ctypes.c_uint64
 Answer = tuple[int, bytes]
-
-cuda = ctypes.CDLL("libcuda.so.1")
-
-
-def call(name: str, *arguments: object) -> int:
-    function = getattr(cuda, name, None)
-    if function is None:
-        return 500
-    return int(function(*[Word(one) if isinstance(one, int) else one for one in arguments]))
-
-
-def make(name: str, *arguments: object) -> int:
-    handle = Word()
-    call(name, ctypes.byref(handle), *arguments)
-    return handle.value
 
 
 class World:
@@ -145,10 +130,8 @@ class World:
         return state.value
 
     def properties(self) -> object:
-        # Pinned memory of device 0: type 1, no handles, location type 1 and number 0.
-        properties = (ctypes.c_uint32 * 64)(1, 0, 1, 0)
-        self.kept.append(properties)
-        return properties
+        self.kept.append(pinned_on(0))
+        return self.kept[-1]
 
     def pool(self) -> int:
         return make("cuMemPoolCreate", self.properties())
@@ -158,11 +141,7 @@ class World:
 
     def host(self, name: str) -> int:
         if name == "cuMemHostUnregister":
-            page = ctypes.create_string_buffer(3 * 4096)
-            self.kept.append(page)
-            at = (ctypes.addressof(page) + 4095) // 4096 * 4096
-            call("cuMemHostRegister_v2", at, 4096, 0)
-            return at
+            return registered_page()
         return make("cuMemHostAlloc", 4096, 0) if name == "cuMemFreeHost" else self.pinned
 
     def value(self, name: str, kind: str, parameter: str) -> int:
@@ -214,8 +193,8 @@ class World:
         call("cuCtxSetCurrent", self.context)
 
 
-def signatures() -> dict[str, list[str]]:
-    """Returns the parameters of each quiet or waiting function of the table."""
+def signatures(left_out: set[str]) -> dict[str, list[str]]:
+    """Returns the parameters of each quiet or waiting function of the table that is not left out."""
     folders = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"]
     for package in map(Path, sys.path):
         folders += [*package.glob("nvidia/*/include"), *package.glob("triton/backends/*/include")]
@@ -231,7 +210,7 @@ def signatures() -> dict[str, list[str]]:
         text = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
         for match in re.finditer(r"\bCUresult\s+(cu[A-Z]\w*)\s*\(", text.stdout):
             parameters[match.group(1)] = from_header.arguments(text.stdout, match.end())
-    return {name: parameters[name] for name in asked if name in parameters}
+    return {name: parameters[name] for name in asked if name in parameters and name not in left_out}
 
 
 class Progress:
@@ -244,20 +223,8 @@ class Progress:
         self.path.write_text(name)
 
 
-def asleep(
-    options: argparse.Namespace, progress: Progress, left_out: set[str]
-) -> dict[str, object]:
-    outside = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-
-    def agent(verb: str) -> dict[str, object]:
-        command = [options.lowtide, verb, str(os.getpid()), "--json"]
-        done = subprocess.run(
-            command, env=outside, capture_output=True, text=True, timeout=60, check=False
-        )
-        return dict(json.loads(done.stdout)) if done.stdout.strip() else {"error": done.stderr}
-
-    world, questions = World(), signatures()
-    questions = {name: one for name, one in questions.items() if name not in left_out}
+def asleep(options: argparse.Namespace, progress: Progress, left_out: set[str]) -> dict[str, object]:
+    world, questions = World(), signatures(left_out)
     # The first round settles what calls leave behind for others: the current context, the pool, the log.
     rounds: list[dict[str, Answer]] = []
     for _ in range(3):
@@ -269,7 +236,7 @@ def asleep(
         rounds.append(answers)
     last = {name: world.ask(name, parameters) for name, parameters in questions.items()}
     failures: list[str] = []
-    slept = agent("sleep")
+    slept = ask(options.lowtide, "sleep", os.getpid())
     if not slept.get("receipts"):
         failures.append(f"it did not sleep: {slept}")
     for name, question in last.items():
@@ -277,22 +244,21 @@ def asleep(
         code, written = question()
         world.restore()
         (_, again), (before, text) = rounds[1][name], rounds[2][name]
-        if not agent("status").get("is_asleep"):
+        if not ask(options.lowtide, "status", os.getpid()).get("is_asleep"):
             failures.append(f"{name} woke the process")
-            agent("sleep")
+            ask(options.lowtide, "sleep", os.getpid())
         if code != before:
             failures.append(f"{name}: {before} awake, {code} asleep")
         # Handles and times differ from call to call; then only the code can be compared.
         elif text == again and written != text and name not in CHANGING:
             failures.append(f"{name}: writes something else asleep")
-    found = ctypes.create_string_buffer(8 * MIB)
-    if call("cuMemcpyDtoH_v2", found, world.block, 8 * MIB) or found.raw != b"\x5a" * (8 * MIB):
+    if not holds(world.block, b"\x5a" * (8 * MIB)):
         failures.append("the data are not what they were")
     codes = {name: code for name, (code, _) in rounds[2].items()}
     return {"asked": len(questions), "codes": codes, "failures": failures}
 
 
-class Locker:
+class Locker(Told):
     """Another process, which locks this one."""
 
     SOURCE = """import ctypes, sys
@@ -305,20 +271,11 @@ for word in sys.stdin:
 
     def __init__(self) -> None:
         environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", self.SOURCE, str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+        super().__init__([sys.executable, "-c", self.SOURCE, str(os.getpid())], environment)
 
     def __call__(self, *words: str) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
         for word in words:
-            self.process.stdin.write(word + "\n")
-            self.process.stdin.flush()
-            code = self.process.stdout.readline().strip()
+            code = self.tell(word)
             assert code == "0", f"{word}: {code}"
 
 
@@ -335,16 +292,10 @@ def returns(world: World, question: Callable[[], Answer], within_s: float) -> th
     return thread
 
 
-def locked(
-    _options: argparse.Namespace, progress: Progress, left_out: set[str]
-) -> dict[str, object]:
+def locked(_options: argparse.Namespace, progress: Progress, left_out: set[str]) -> dict[str, object]:
     world, locker = World(), Locker()
-    waiting: list[str] = []
-    going_on: list[str] = []
-    failures: list[str] = []
-    for name, parameters in signatures().items():
-        if name in left_out:
-            continue
+    waiting, going_on, failures = [], [], []
+    for name, parameters in signatures(left_out).items():
         progress.begin(name)
         question = world.ask(name, parameters)
         locker("Lock")
@@ -357,15 +308,9 @@ def locked(
     return {"waits": waiting, "goes on": going_on, "failures": failures}
 
 
-def checkpointed(
-    _options: argparse.Namespace, progress: Progress, left_out: set[str]
-) -> dict[str, object]:
+def checkpointed(_options: argparse.Namespace, progress: Progress, left_out: set[str]) -> dict[str, object]:
     world, locker = World(), Locker()
-    questions = {
-        name: world.ask(name, parameters)
-        for name, parameters in signatures().items()
-        if name not in left_out
-    }
+    questions = {name: world.ask(name, one) for name, one in signatures(left_out).items()}
     locker("Lock", "Checkpoint")
     waiting: dict[str, threading.Thread] = {}
     for name, question in questions.items():
@@ -388,11 +333,8 @@ MODES = {"asleep": asleep, "locked": locked, "checkpointed": checkpointed}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("mode", choices=MODES)
-    parser.add_argument("--lowtide", default="lowtide", help="the program `lowtide`")
     parser.add_argument("--agent", help="the agent's library, for `asleep`")
     parser.add_argument("--results", required=True, help="where the answers go, as JSON")
     parser.add_argument("--waiting", help="a result whose waiting functions are not asked")
@@ -428,9 +370,7 @@ def main() -> None:
     Path(options.results).write_text(json.dumps(answer, indent=1))
     for key, value in answer.items():
         print(key, len(value) if isinstance(value, (list, dict)) else value)
-    for failure in answer["failures"]:
-        print(f"failed: {failure}")
-    sys.exit(bool(answer["failures"]))
+    end(answer["failures"])
 
 
 main()

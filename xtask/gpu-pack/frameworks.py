@@ -23,6 +23,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from command_line import ask, end, parser_of, used
+
 LIMIT_S = 240
 STEPS = 40
 EVERY_S = 2.0
@@ -153,23 +155,9 @@ def start(
     options: argparse.Namespace, name: str, prefix: list[str], *more: str
 ) -> subprocess.Popen[str]:
     command = [*prefix, sys.executable, __file__, "--work", name, *more]
-    return subprocess.Popen(
-        command,
-        env={**os.environ, **PROGRAMS[name][1]},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=(options.results.parent / f"{name.replace(' ', '-').replace(',', '')}.err").open(
-            "a"
-        ),
-        text=True,
-    )
-
-
-def ask(options: argparse.Namespace, verb: str, pid: int) -> tuple[int, dict[str, object], str]:
-    command = [options.lowtide, verb, str(pid), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    answer = json.loads(done.stdout) if done.stdout.strip() else {}
-    return done.returncode, answer, done.stderr.strip()
+    errors = options.results.parent / f"{name.replace(' ', '-').replace(',', '')}.err"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors.open("a")}
+    return subprocess.Popen(command, env={**os.environ, **PROGRAMS[name][1]}, text=True, **pipes)
 
 
 def random_sleeps(options: argparse.Namespace, name: str) -> dict[str, object]:
@@ -180,13 +168,14 @@ def random_sleeps(options: argparse.Namespace, name: str) -> dict[str, object]:
     limit = time.monotonic() + LIMIT_S
     while program.poll() is None and time.monotonic() < limit:
         time.sleep(dice.random() * 0.1)
-        code, answer, error = ask(options, "sleep", program.pid)
-        if code == 0 and answer.get("receipts"):
+        answer = ask(options.lowtide, "sleep", program.pid)
+        if answer["exit"] == 0 and answer.get("receipts"):
             slept += 1
         else:
-            reason = error.splitlines()[-1] if error else f"exit {code}"
+            error = str(answer.get("error", ""))
+            reason = error.splitlines()[-1] if error else f"exit {answer['exit']}"
             refused[reason] = refused.get(reason, 0) + 1
-    status = ask(options, "status", program.pid)[1] if program.poll() is None else {}
+    status = ask(options.lowtide, "status", program.pid) if program.poll() is None else {}
     if program.poll() is None:
         program.kill()
     beside = program.stdout.read() if program.stdout else ""
@@ -198,17 +187,6 @@ def random_sleeps(options: argparse.Namespace, name: str) -> dict[str, object]:
         "refused": refused,
         "status": status,
     }
-
-
-def used(options: argparse.Namespace, pid: int) -> int | None:
-    done = subprocess.run(
-        [options.lowtide, "ps", "--json"], capture_output=True, text=True, timeout=60, check=False
-    )
-    for device in json.loads(done.stdout).get("devices", []):
-        for process in device.get("processes", []):
-            if process.get("pid") == pid:
-                return process.get("bytes")
-    return None
 
 
 def sleeps_once(options: argparse.Namespace, name: str) -> dict[str, object]:
@@ -227,16 +205,16 @@ def sleeps_once(options: argparse.Namespace, name: str) -> dict[str, object]:
         seen.append(program.stdout.readline().strip())
         times[f"step_{step}_s"] = time.monotonic() - began
         if step == 1:
-            awake, began = used(options, program.pid), time.monotonic()
-            code, answer, error = ask(options, "sleep", program.pid)
+            awake, began = used(options.lowtide, program.pid), time.monotonic()
+            answer = ask(options.lowtide, "sleep", program.pid)
             times["sleep_s"] = time.monotonic() - began
-            asleep, status = used(options, program.pid), ask(options, "status", program.pid)[1]
+            asleep, status = used(options.lowtide, program.pid), ask(options.lowtide, "status", program.pid)
     program.communicate(input="\n", timeout=60)
     return {
         "same": seen == alone,
         "exit": program.returncode,
-        "sleep": code,
-        "error": error,
+        "sleep": answer["exit"],
+        "error": answer.get("error", ""),
         "is_asleep": status.get("is_asleep"),
         "awake_mib": None if awake is None else awake / MIB,
         "asleep_mib": None if asleep is None else asleep / MIB,
@@ -250,18 +228,12 @@ def idle_turns(options: argparse.Namespace, names: list[str]) -> dict[str, dict[
     """All programs at once, each with work every two seconds."""
     alone = {}
     for name in names:
-        text = start(options, name, [], "--count", str(options.turns)).communicate(timeout=LIMIT_S)[
-            0
-        ]
-        alone[name] = text.split()
+        program = start(options, name, [], "--count", str(options.turns))
+        alone[name] = program.communicate(timeout=LIMIT_S)[0].split()
     prefix = [options.lowtide, "run", "--idle", "500ms", "--"]
-    programs = {
-        name: start(options, name, prefix, "--paced", "--count", str(options.turns))
-        for name in names
-    }
-    found = {
-        name: {"asleep": 0, "right": 0, "awake_by": [], "used": [], "wake_s": []} for name in names
-    }
+    paced = ["--paced", "--count", str(options.turns)]
+    programs = {name: start(options, name, prefix, *paced) for name in names}
+    found = {name: {"asleep": 0, "right": 0, "awake_by": [], "used": [], "wake_s": []} for name in names}
     for name, program in programs.items():
         assert program.stdout is not None
         found[name]["right"] += program.stdout.readline().strip() == alone[name][0]
@@ -269,14 +241,12 @@ def idle_turns(options: argparse.Namespace, names: list[str]) -> dict[str, dict[
         time.sleep(EVERY_S)
         for name, program in programs.items():
             assert program.stdout is not None and program.stdin is not None
-            status = ask(options, "status", program.pid)[1]
+            status = ask(options.lowtide, "status", program.pid)
             if status.get("is_asleep"):
                 found[name]["asleep"] += 1
             else:
-                found[name]["awake_by"].append(
-                    [turn, status.get("quiet_s"), status.get("obstacles")]
-                )
-            found[name]["used"].append(used(options, program.pid))
+                found[name]["awake_by"].append([turn, status.get("quiet_s"), status.get("obstacles")])
+            found[name]["used"].append(used(options.lowtide, program.pid))
             began = time.monotonic()
             try:
                 program.stdin.write("\n")
@@ -294,11 +264,8 @@ def idle_turns(options: argparse.Namespace, names: list[str]) -> dict[str, dict[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("names", nargs="*", help="the programs; all if none is named")
-    parser.add_argument("--lowtide", default="lowtide", help="the program `lowtide`")
     parser.add_argument("--results", type=Path, default=Path("frameworks.json"))
     parser.add_argument("--seed", type=int, default=15)
     parser.add_argument("--turns", type=int, default=0, help="idle turns of torch, jax and cupy")
@@ -338,9 +305,7 @@ def main() -> None:
                     failures.append(f"idle, {name}: not asleep, or not right, each time")
     found["failures"] = failures
     options.results.write_text(json.dumps(found, indent=1) + "\n")
-    for failure in failures:
-        print(f"failed: {failure}")
-    sys.exit(bool(failures))
+    end(failures)
 
 
 main()

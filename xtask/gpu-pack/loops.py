@@ -15,7 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from backends import BACKENDS, LIMIT_S, read_line
+from backends import BACKENDS
+from command_line import LIMIT_S, Told, parser_of
 
 LOOPS = ["launches", "allocations", "replays", "trims"]
 
@@ -36,26 +37,6 @@ def itself(options: argparse.Namespace) -> list[str]:
     return [sys.executable, __file__, *same]
 
 
-class Loops:
-    """A process that runs loops, with the agent or without it."""
-
-    def __init__(self, command: list[str], with_agent: str | None) -> None:
-        environment = {**os.environ, **({"LD_PRELOAD": with_agent} if with_agent else {})}
-        self.process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def run(self, name: str) -> float:
-        to, answers = self.process.stdin, self.process.stdout
-        assert to is not None and answers is not None
-        to.write(name + "\n")
-        to.flush()
-        return float(read_line(answers, name))
-
-    def end(self) -> None:
-        self.process.communicate(timeout=60)
-
-
 def pair(options: argparse.Namespace, number: int) -> dict[str, list[tuple[float, float]]]:
     """Runs the loops without and with the agent: two processes on one core, a block of each in turn.
 
@@ -65,13 +46,15 @@ def pair(options: argparse.Namespace, number: int) -> dict[str, list[tuple[float
     agent, command = os.environ["LOWTIDE_AGENT_LIBRARY"], itself(options)
     cores = sorted(os.sched_getaffinity(0))
     core = cores[number % len(cores)]
-    both = [Loops([*command, "--core", str(core)], preload) for preload in (None, agent)]
+    command += ["--core", str(core)]
+    preloads = [{}, {"LD_PRELOAD": agent}]
+    both = [Told(command, {**os.environ, **preload}) for preload in preloads]
     blocks: dict[str, list[tuple[float, float]]] = {}
     for name in options.loop or LOOPS:
         for block in range(options.blocks):
             # Each is first in every second block.
             order = both if block % 2 == 0 else both[::-1]
-            took = {process: process.run(name) for process in order}
+            took = {process: float(process.tell(name)) for process in order}
             blocks.setdefault(name, []).append((took[both[0]], took[both[1]]))
     for process in both:
         process.end()
@@ -86,9 +69,7 @@ def pairs(options: argparse.Namespace) -> dict[str, dict[str, object]]:
         print(f"pair {number + 1} of {options.pairs}", file=sys.stderr, flush=True)
     found: dict[str, dict[str, object]] = {}
     for name in (options.loop or LOOPS) if runs else []:
-        medians = [
-            [statistics.median(side) for side in zip(*run[name], strict=True)] for run in runs
-        ]
+        medians = [[*map(statistics.median, zip(*run[name], strict=True))] for run in runs]
         ratios = sorted(without / with_it for without, with_it in medians)
         middle = statistics.median(ratios)
         found[name] = {"blocks_s": [run[name] for run in runs], "ratios": ratios, "ratio": middle}
@@ -113,10 +94,7 @@ def launches_from_c(cost: str, threads: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--lowtide", help="not used: every part of agent.sh names it")
+    parser = parser_of(__doc__)
     parser.add_argument("--cost", help="the program `cost`, for launches from C")
     parser.add_argument("--results", type=Path, default=Path("loops.json"))
     parser.add_argument("--backend", choices=BACKENDS, default="torch")
@@ -124,9 +102,7 @@ def main() -> None:
     parser.add_argument("--loops", type=int, default=10_000, help="launches in a block")
     parser.add_argument("--loop", action="append", default=[], choices=LOOPS, help="only this loop")
     parser.add_argument("--blocks", type=int, default=11, help="blocks of each loop in a run")
-    parser.add_argument(
-        "--core", type=int, help="run the loops that standard input names, on this core"
-    )
+    parser.add_argument("--core", type=int, help="run the loops that standard input names, on this core")
     options = parser.parse_args()
     if options.core is not None:
         return loop(options)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import os
 import subprocess
 import sys
@@ -22,58 +21,50 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-MIB = 1 << 20
+from command_line import ask as ask_lowtide
+from command_line import parser_of
+from driver import MIB, Word, call, make, pinned_on
+
 LARGE, SMALL = 4 * MIB, 1 << 16
 MARK = b"0123456789abcdef"
 HUGE = 1 << 62
 MOST = (1 << 64) - 1
-NOT_FOUND = 500
-Word = ctypes.c_uint64
 
-ROWS = {
+# Functions of one kind stand together.
+ARGUMENTS = {
     "cuArray3DCreate_v2": "out shape3",
     "cuArrayCreate_v2": "out shape",
     "cuArrayDestroy": "array",
-    "cuCtxCreate": "out flags device",
-    "cuCtxCreate_v2": "out flags device",
+    "cuCtxCreate cuCtxCreate_v2": "out flags device",
     "cuCtxCreate_v3": "out none zero flags device",
     "cuCtxCreate_v4": "out none flags device",
-    "cuCtxDestroy": "context",
-    "cuCtxDestroy_v2": "context",
-    "cuDevicePrimaryCtxRelease": "device",
-    "cuDevicePrimaryCtxRelease_v2": "device",
-    "cuDevicePrimaryCtxReset": "device",
-    "cuDevicePrimaryCtxReset_v2": "device",
+    "cuCtxDestroy cuCtxDestroy_v2": "context",
+    "cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2": "device",
+    "cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2": "device",
     "cuDevicePrimaryCtxRetain": "out device",
-    "cuEventDestroy": "event",
-    "cuEventDestroy_v2": "event",
+    "cuEventDestroy cuEventDestroy_v2": "event",
     "cuGetProcAddress": "name out version flags64",
     "cuGetProcAddress_v2": "name out version flags64 out",
     "cuInit": "flags",
     "cuIpcCloseMemHandle": "at",
     "cuIpcGetMemHandle": "out at",
     "cuIpcOpenEventHandle": "out ipc",
-    "cuIpcOpenMemHandle": "out ipc flags",
-    "cuIpcOpenMemHandle_v2": "out ipc flags",
+    "cuIpcOpenMemHandle cuIpcOpenMemHandle_v2": "out ipc flags",
     "cuMemAddressFree": "at:reserved size",
-    "cuMemAllocAsync": "out size stream",
-    "cuMemAllocAsync_ptsz": "out size stream",
-    "cuMemAllocFromPoolAsync": "out size pool stream",
-    "cuMemAllocFromPoolAsync_ptsz": "out size pool stream",
+    "cuMemAllocAsync cuMemAllocAsync_ptsz": "out size stream",
+    "cuMemAllocFromPoolAsync cuMemAllocFromPoolAsync_ptsz": "out size pool stream",
     "cuMemAllocManaged": "out size attach",
     "cuMemAllocPitch_v2": "out out size height element",
     "cuMemAlloc_v2": "out size",
     "cuMemCreate": "out size properties flags64",
     "cuMemExportToShareableHandle": "out handle shared flags64",
-    "cuMemFreeAsync": "at:of_a_pool stream",
-    "cuMemFreeAsync_ptsz": "at:of_a_pool stream",
+    "cuMemFreeAsync cuMemFreeAsync_ptsz": "at:of_a_pool stream",
     "cuMemFree_v2": "at",
     "cuMemGetAddressRange_v2": "out out at",
     "cuMemGetAllocationPropertiesFromHandle": "out handle",
     "cuMemImportFromShareableHandle": "out descriptor shared",
     "cuMemMap": "at:reserved size offset handle:right flags64",
-    "cuMemMapArrayAsync": "tiles zero stream",
-    "cuMemMapArrayAsync_ptsz": "tiles zero stream",
+    "cuMemMapArrayAsync cuMemMapArrayAsync_ptsz": "tiles zero stream",
     "cuMemRelease": "handle",
     "cuMemRetainAllocationHandle": "out at:mapped",
     "cuMemSetAccess": "at:mapped size access count",
@@ -81,34 +72,17 @@ ROWS = {
     "cuPointerGetAttribute": "out attribute at",
     "cuPointerGetAttributes": "count kinds places at",
     "cuPointerSetAttribute": "off attribute:synchronous at",
-    "cuStreamBeginCapture": "stream",
-    "cuStreamBeginCaptureToGraph": "stream graph none none zero mode",
-    "cuStreamBeginCaptureToGraph_ptsz": "stream graph none none zero mode",
-    "cuStreamBeginCapture_ptsz": "stream",
-    "cuStreamBeginCapture_v2": "stream mode",
-    "cuStreamBeginCapture_v2_ptsz": "stream mode",
-    "cuStreamDestroy": "stream",
-    "cuStreamDestroy_v2": "stream",
-    "cuStreamEndCapture": "capturing out",
-    "cuStreamEndCapture_ptsz": "capturing out",
+    "cuStreamBeginCapture cuStreamBeginCapture_ptsz": "stream",
+    "cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz": "stream graph none none zero mode",
+    "cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz": "stream mode",
+    "cuStreamDestroy cuStreamDestroy_v2": "stream",
+    "cuStreamEndCapture cuStreamEndCapture_ptsz": "capturing out",
 }
+ROWS = {name: kinds for names, kinds in ARGUMENTS.items() for name in names.split()}
 
 
 class IpcHandle(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_char * 64)]
-
-
-def call(name: str, *arguments: object) -> int:
-    function = getattr(cuda, name, None)
-    if function is None:
-        return NOT_FOUND
-    return int(function(*[Word(one) if isinstance(one, int) else one for one in arguments]))
-
-
-def make(name: str, *arguments: object) -> int:
-    handle = Word()
-    call(name, ctypes.byref(handle), *arguments)
-    return handle.value
 
 
 class World:
@@ -126,66 +100,63 @@ class World:
         call("cuMemSetAccess", self.at, LARGE, self.access(0), 1)
         for at in (self.large, self.small, self.at):
             call("cuMemcpyHtoD_v2", at, MARK, len(MARK))
-        self.kinds: dict[str, dict[str, Callable[[], object]]] = {
-            "out": {"right": lambda: self.keep((Word * 64)()), "null": lambda: None},
-            "none": {"right": lambda: None},
-            "zero": {"right": lambda: 0, "huge": lambda: 1 << 31},
-            "flags": {"right": lambda: 0, "huge": lambda: 0xFFFF_FFFF},
-            "flags64": {"right": lambda: 0, "huge": lambda: HUGE},
-            "count": {"right": lambda: 1, "zero": lambda: 0, "huge": lambda: HUGE},
-            "offset": {"right": lambda: 0, "odd": lambda: 1, "huge": lambda: HUGE},
-            "version": {"right": lambda: 12000, "zero": lambda: 0, "huge": lambda: 0x7FFF_FFFF},
-            "attach": {"right": lambda: 1, "zero": lambda: 0, "huge": lambda: 0xFFFF},
-            "element": {"right": lambda: 4, "zero": lambda: 0, "odd": lambda: 3},
-            "height": {"right": lambda: 2, "zero": lambda: 0, "huge": lambda: HUGE},
-            "mode": {"right": lambda: 0, "huge": lambda: 99},
-            "attribute": {"right": lambda: 12, "synchronous": lambda: 6, "zero": lambda: 0, "huge": lambda: 9999},
-            "off": {"right": lambda: self.keep((ctypes.c_int * 2)()), "null": lambda: None},
-            "name": {
-                "right": lambda: b"cuMemAlloc\0",
-                "foreign": lambda: b"cuNobodyHasThis\0",
-                "null": lambda: None,
-            },
+        # Values, and functions that make them.
+        self.kinds: dict[str, dict[str, object]] = {
+            "out": {"right": lambda: self.keep((Word * 64)()), "null": None},
+            "none": {"right": None},
+            "zero": {"right": 0, "huge": 1 << 31},
+            "flags": {"right": 0, "huge": 0xFFFF_FFFF},
+            "flags64": {"right": 0, "huge": HUGE},
+            "count": {"right": 1, "zero": 0, "huge": HUGE},
+            "offset": {"right": 0, "odd": 1, "huge": HUGE},
+            "version": {"right": 12000, "zero": 0, "huge": 0x7FFF_FFFF},
+            "attach": {"right": 1, "zero": 0, "huge": 0xFFFF},
+            "element": {"right": 4, "zero": 0, "odd": 3},
+            "height": {"right": 2, "zero": 0, "huge": HUGE},
+            "mode": {"right": 0, "huge": 99},
+            "attribute": {"right": 12, "synchronous": 6, "zero": 0, "huge": 9999},
+            "off": {"right": lambda: self.keep((ctypes.c_int * 2)()), "null": None},
+            "name": {"right": b"cuMemAlloc\0", "foreign": b"cuNobodyHasThis\0", "null": None},
             "size": {
-                "right": lambda: LARGE,
-                "zero": lambda: 0,
-                "one": lambda: 1,
-                "half": lambda: LARGE // 2,
-                "odd": lambda: LARGE + 1,
-                "double": lambda: 2 * LARGE,
-                "huge": lambda: HUGE,
-                "most": lambda: MOST,
+                "right": LARGE,
+                "zero": 0,
+                "one": 1,
+                "half": LARGE // 2,
+                "odd": LARGE + 1,
+                "double": 2 * LARGE,
+                "huge": HUGE,
+                "most": MOST,
             },
-            "device": {"right": lambda: 0, "negative": lambda: 0xFFFF_FFFF, "huge": lambda: 99},
+            "device": {"right": 0, "negative": 0xFFFF_FFFF, "huge": 99},
             "shape": self.structure(64, 64, 0x20 | 1 << 32),
             "shape3": self.structure(64, 64, 0, 0x20 | 1 << 32, 0),
-            "tiles": {"right": lambda: self.keep((Word * 12)()), "null": lambda: None},
-            "kinds": {"right": lambda: self.keep((ctypes.c_int * 2)(12)), "null": lambda: None},
-            "places": {"right": self.places, "null": lambda: None},
+            "tiles": {"right": lambda: self.keep((Word * 12)()), "null": None},
+            "kinds": {"right": lambda: self.keep((ctypes.c_int * 2)(12)), "null": None},
+            "places": {"right": self.places, "null": None},
             "properties": {
                 "right": lambda: self.properties(0),
-                "null": lambda: None,
+                "null": None,
                 "foreign": lambda: self.properties(99),
                 "zero": lambda: self.keep((ctypes.c_uint32 * 64)()),
             },
             "access": {
                 "right": lambda: self.access(0),
-                "null": lambda: None,
+                "null": None,
                 "foreign": lambda: self.access(99),
                 "huge": lambda: self.access(0, 99),
             },
             "at": {
-                "large": lambda: self.large,
-                "small": lambda: self.small,
-                "mapped": lambda: self.at,
-                "zero": lambda: 0,
-                "huge": lambda: 1 << 63,
-                "most": lambda: MOST,
-                "interior": lambda: self.large + 5,
-                "second page": lambda: self.large + LARGE // 2,
-                "behind": lambda: self.large + LARGE,
-                "interior mapped": lambda: self.at + LARGE // 2,
-                "interior small": lambda: self.small + 256,
+                "large": self.large,
+                "small": self.small,
+                "mapped": self.at,
+                "zero": 0,
+                "huge": 1 << 63,
+                "most": MOST,
+                "interior": self.large + 5,
+                "second page": self.large + LARGE // 2,
+                "behind": self.large + LARGE,
+                "interior mapped": self.at + LARGE // 2,
+                "interior small": self.small + 256,
                 "freed": lambda: self.freed(LARGE),
                 "freed small": lambda: self.freed(SMALL),
                 "reserved": lambda: make("cuMemAddressReserve", LARGE, 0, 0, 0),
@@ -197,18 +168,18 @@ class World:
                 "of another context": lambda: self.elsewhere("cuMemAlloc_v2", LARGE),
             },
             "handle": {
-                "mapped": lambda: self.handle,
+                "mapped": self.handle,
                 "right": lambda: self.memory(LARGE),
                 "half": lambda: self.memory(LARGE // 2),
-                "zero": lambda: 0,
-                "huge": lambda: MOST,
-                "foreign": lambda: 0x1D7E_0000_0000_FFFF,
+                "zero": 0,
+                "huge": MOST,
+                "foreign": 0x1D7E_0000_0000_FFFF,
                 "released": self.released,
-                "address": lambda: self.large,
+                "address": self.large,
             },
             # A file descriptor; none, and one of a file that has nothing to do with it.
-            "shared": {"right": lambda: 1, "zero": lambda: 0, "huge": lambda: 0xFFFF},
-            "descriptor": {"none": lambda: MOST, "foreign": lambda: 0},
+            "shared": {"right": 1, "zero": 0, "huge": 0xFFFF},
+            "descriptor": {"none": MOST, "foreign": 0},
             "event": self.handles(lambda: make("cuEventCreate", 0), "cuEventDestroy_v2"),
             "array": self.handles(self.array, "cuArrayDestroy"),
             "graph": self.handles(lambda: make("cuGraphCreate", 0), "cuGraphDestroy"),
@@ -216,8 +187,8 @@ class World:
                 lambda: make("cuMemPoolCreate", self.properties(0)), "cuMemPoolDestroy"
             ),
             "context": self.handles(self.other, "cuCtxDestroy_v2"),
-            "stream": self.handles(self.stream, "cuStreamDestroy_v2") | {"null": lambda: 0},
-            "capturing": {"right": self.capturing, "quiet": self.stream, "null": lambda: 0},
+            "stream": self.handles(self.stream, "cuStreamDestroy_v2") | {"null": 0},
+            "capturing": {"right": self.capturing, "quiet": self.stream, "null": 0},
             "ipc": {"zero": IpcHandle, "foreign": lambda: IpcHandle(b"\x5a" * 63)},
         }
         self.states = {"no context": lambda: 0, "another context": self.other}
@@ -226,28 +197,27 @@ class World:
         self.kept.append(value)
         return value
 
-    def structure(self, *words: int) -> dict[str, Callable[[], object]]:
+    def structure(self, *words: int) -> dict[str, object]:
         def of(*words: int) -> Callable[[], object]:
             return lambda: self.keep((Word * 8)(*words))
 
         huge = (HUGE, *words[1:])
-        return {"right": of(*words), "null": lambda: None, "zero": of(), "huge": of(*huge)}
+        return {"right": of(*words), "null": None, "zero": of(), "huge": of(*huge)}
 
-    def handles(self, maker: Callable[[], int], end: str) -> dict[str, Callable[[], object]]:
+    def handles(self, maker: Callable[[], int], end: str) -> dict[str, object]:
         def gone() -> int:
             handle = maker()
             call(end, handle)
             return handle
 
-        return {"right": maker, "null": lambda: 0, "gone": gone}
+        return {"right": maker, "null": 0, "gone": gone}
 
     def places(self) -> object:
         place = self.keep((Word * 2)())
         return self.keep((Word * 2)(ctypes.addressof(place)))
 
     def properties(self, device: int) -> object:
-        # Pinned memory of a device: type 1, no handles, location type 1 and its number.
-        return self.keep((ctypes.c_uint32 * 64)(1, 0, 1, device))
+        return self.keep(pinned_on(device))
 
     def access(self, device: int, flags: int = 3) -> object:
         return self.keep((ctypes.c_uint32 * 6)(1, device, flags))
@@ -310,17 +280,17 @@ class World:
         return " ".join(codes)
 
 
-def cases(world: World, row: str) -> dict[str, tuple[str, list[Callable[[], object]]]]:
-    """Returns the cases of a function: the current context, and how each argument is made."""
+def cases(world: World, row: str) -> dict[str, tuple[str, list[object]]]:
+    """Returns the cases of a function: the current context, and each argument, or how it is made."""
     words = [word.partition(":") for word in ROWS[row].split()]
-    kinds = [(kind, world.kinds[kind], value) for kind, _, value in words]
-    right = [kind[value] if value else next(iter(kind.values())) for _, kind, value in kinds]
+    kinds = [(name, world.kinds[name], value or next(iter(world.kinds[name]))) for name, _, value in words]
+    right = [kind[value] for _, kind, value in kinds]
     found = {"right": ("", right)} | {state: (state, right) for state in world.states}
-    for index, (name, kind, _) in enumerate(kinds):
-        for value, maker in kind.items():
-            if maker is not right[index]:
+    for index, (name, kind, right_one) in enumerate(kinds):
+        for value in kind:
+            if value != right_one:
                 case = f"{name} {index}: {value}"
-                found[case] = ("", [*right[:index], maker, *right[index + 1 :]])
+                found[case] = ("", [*right[:index], kind[value], *right[index + 1 :]])
     return found
 
 
@@ -331,8 +301,8 @@ def child(row: str, after: str) -> None:
     left = list(cases(worlds[0], row))
     for case in left[left.index(after) + 1 if after else 0 :]:
         world = World()
-        state, makers = cases(world, row)[case]
-        arguments = [maker() for maker in makers]
+        state, made = cases(world, row)[case]
+        arguments = [one() if callable(one) else one for one in made]
         if state:
             call("cuCtxSetCurrent", world.states[state]())
         print(case, end="\t", flush=True)
@@ -354,14 +324,8 @@ def child(row: str, after: str) -> None:
 
 def sleep(lowtide: str, pid: int) -> str:
     """Has a process sleep; returns why it does not."""
-    said = ""
-    for verb in ("sleep", "status"):
-        command = [lowtide, verb, str(pid), "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        if verb == "status" and done.stdout and json.loads(done.stdout)["is_asleep"]:
-            return ""
-        said += done.stderr
-    return said or "it does not sleep"
+    slept, status = (ask_lowtide(lowtide, verb, pid) for verb in ("sleep", "status"))
+    return "" if status.get("is_asleep") else f"it does not sleep: {slept} {status}"
 
 
 def ask(row: str, options: argparse.Namespace, agent: str | None) -> dict[str, str]:
@@ -392,10 +356,7 @@ def ask(row: str, options: argparse.Namespace, agent: str | None) -> dict[str, s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--lowtide", default="lowtide", help="the program `lowtide`")
+    parser = parser_of(__doc__)
     parser.add_argument("--agent", help="the agent's library")
     parser.add_argument("--results", help="where the driver's own answers go")
     parser.add_argument("--only", nargs="*", default=list(ROWS), help="functions")
@@ -424,5 +385,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    cuda = ctypes.CDLL("libcuda.so.1")
     main()

@@ -23,6 +23,8 @@ import threading
 import time
 from pathlib import Path
 
+from command_line import parser_of
+
 LIMIT_S = 100
 ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "HF_HUB_OFFLINE": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
@@ -490,8 +492,7 @@ def compare(name: str, command: list[str], environment: dict[str, str], options:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lowtide", default="lowtide", help="the program `lowtide`")
+    parser = parser_of(__doc__)
     parser.add_argument("--results", type=Path, help="where the results go, as JSON")
     parser.add_argument("--only", help="names, with commas between them")
     parser.add_argument("--list", action="store_true", help="print the names and end")

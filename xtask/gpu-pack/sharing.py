@@ -21,6 +21,8 @@ import sys
 import threading
 import time
 
+from command_line import parser_of
+
 MIB = 1 << 20
 
 
@@ -52,6 +54,17 @@ def total(tensor) -> int:  # noqa: ANN001
     return int(tensor.view(-1).to(dtype=__import__("torch").int64).sum().item())
 
 
+def spawned(work, *arguments: object):  # noqa: ANN001, ANN201
+    """Starts a process with two queues; returns it and the queues."""
+    import torch.multiprocessing as multiprocessing
+
+    spawn = multiprocessing.get_context("spawn")
+    inbox, outbox = spawn.Queue(), spawn.Queue()
+    child = spawn.Process(target=work, args=(inbox, outbox, *arguments))
+    child.start()
+    return child, inbox, outbox
+
+
 def answer_queue(inbox, outbox) -> None:  # noqa: ANN001
     import torch
 
@@ -68,12 +81,8 @@ def answer_queue(inbox, outbox) -> None:  # noqa: ANN001
 
 def queue(turns: int) -> None:
     import torch
-    import torch.multiprocessing as multiprocessing
 
-    spawn = multiprocessing.get_context("spawn")
-    inbox, outbox = spawn.Queue(), spawn.Queue()
-    child = spawn.Process(target=answer_queue, args=(inbox, outbox))
-    child.start()
+    child, inbox, outbox = spawned(answer_queue)
     slept([os.getpid(), child.pid], 1)
     dice = torch.Generator(device="cuda").manual_seed(7)
     for turn in range(turns):
@@ -128,13 +137,9 @@ def roll_out(inbox, outbox) -> None:  # noqa: ANN001
 
 def weights(turns: int) -> None:
     import torch
-    import torch.multiprocessing as multiprocessing
     from torch.multiprocessing.reductions import reduce_tensor
 
-    spawn = multiprocessing.get_context("spawn")
-    inbox, outbox = spawn.Queue(), spawn.Queue()
-    child = spawn.Process(target=roll_out, args=(inbox, outbox))
-    child.start()
+    child, inbox, outbox = spawned(roll_out)
     outbox.get()
     slept([os.getpid(), child.pid], 3)
     own = torch.zeros(512 * MIB // 2, dtype=torch.bfloat16, device="cuda")
@@ -160,12 +165,8 @@ def hold(inbox, outbox, gives: bool) -> None:  # noqa: ANN001, FBT001
 
 def death(_turns: int) -> None:
     import torch
-    import torch.multiprocessing as multiprocessing
 
-    spawn = multiprocessing.get_context("spawn")
-    inbox, outbox = spawn.Queue(), spawn.Queue()
-    giver = spawn.Process(target=hold, args=(inbox, outbox, True))
-    giver.start()
+    giver, inbox, outbox = spawned(hold, True)
     got = outbox.get()
     mark("of a live process", total(got))
     os.kill(giver.pid, signal.SIGKILL)
@@ -173,8 +174,7 @@ def death(_turns: int) -> None:
     mark("of a dead process", total(got))
     del got
     own = torch.full((32 * MIB,), 6, dtype=torch.uint8, device="cuda")
-    taker = spawn.Process(target=hold, args=(inbox, outbox, False))
-    taker.start()
+    taker, inbox, outbox = spawned(hold, False)
     inbox.put(own)
     mark("taken", outbox.get())
     os.kill(taker.pid, signal.SIGKILL)
@@ -202,8 +202,7 @@ def run(part: str, options: argparse.Namespace, allocator: str, lowtide: str | N
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lowtide", help="the program `lowtide`")
+    parser = parser_of(__doc__)
     parser.add_argument("--results", help="where the results go, as JSON")
     parser.add_argument("--turns", type=int, default=50)
     parser.add_argument("--only", nargs="*", default=list(PARTS), choices=list(PARTS), help="parts")

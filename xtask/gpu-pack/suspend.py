@@ -22,7 +22,8 @@ import threading
 import time
 from pathlib import Path
 
-LIMIT_S = 120
+from command_line import Told, ask, end, parser_of
+
 EVERY_S = 4.0
 PROGRAM = r"""
 import hashlib, sys, time
@@ -61,69 +62,35 @@ for line in sys.stdin:
 """
 
 
-class Target:
+class Target(Told):
     """The program, with or without an agent."""
 
     def __init__(self, options: argparse.Namespace, mode: str, run: list[str] | None) -> None:
         prefix = [] if run is None else [options.lowtide, "run", *run, "--"]
+        super().__init__([*prefix, sys.executable, "-c", PROGRAM, mode])
         self.options = options
-        self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-c", PROGRAM, mode],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
         self.first = self.line()
-
-    def line(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
-
-    def tell(self, word: str) -> str:
-        assert self.process.stdin is not None
-        self.process.stdin.write(word + "\n")
-        self.process.stdin.flush()
-        return self.line()
 
     def lowtide(self, verb: str, *more: str) -> tuple[float, dict[str, object]]:
         """Runs a command about it; returns the seconds and the answer."""
         began = time.perf_counter()
-        done = subprocess.run(
-            [self.options.lowtide, verb, str(self.process.pid), "--json", *more],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        took_s = time.perf_counter() - began
-        answer = json.loads(done.stdout) if done.stdout.strip() else {"error": done.stderr.strip()}
-        return took_s, dict(answer)
+        answer = ask(self.options.lowtide, verb, self.pid, *more)
+        return time.perf_counter() - began, answer
 
     def used_mib(self) -> float:
         """The process's memory on the device, by NVML; 0 if it is not listed."""
-        done = subprocess.run(
-            ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        rows = [row.split(",") for row in done.stdout.splitlines() if "," in row]
-        return sum(float(row[1]) for row in rows if int(row[0]) == self.process.pid)
+        rows = device_says("--query-compute-apps=pid,used_memory")
+        return sum(float(row[1]) for row in rows if len(row) > 1 and int(row[0]) == self.pid)
 
-    def end(self) -> int:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        return self.process.wait(timeout=LIMIT_S)
+
+def device_says(question: str) -> list[list[str]]:
+    command = ["nvidia-smi", question, "--format=csv,noheader,nounits"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return [row.split(",") for row in done.stdout.splitlines()]
 
 
 def device_mib() -> float:
-    done = subprocess.run(
-        ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return float(done.stdout.split()[0])
+    return float(device_says("--query-gpu=memory.used")[0][0])
 
 
 def with_agent(options: argparse.Namespace) -> dict[str, object]:
@@ -136,15 +103,8 @@ def with_agent(options: argparse.Namespace) -> dict[str, object]:
         asleep_mib, whole_mib = target.used_mib(), device_mib()
         touch_s = float(target.tell("touch"))
         answer = target.tell("answer")
-        turns.append(
-            {
-                "suspend_command_s": suspend_s,
-                "answer": suspended,
-                "suspended_mib": asleep_mib,
-                "device_mib": whole_mib,
-                "touch_s": touch_s,
-            }
-        )
+        memory = {"suspended_mib": asleep_mib, "device_mib": whole_mib}
+        turns.append({"suspend_command_s": suspend_s, "answer": suspended, **memory, "touch_s": touch_s})
         if suspended.get("answer") != "suspended":
             failures.append(f"turn {turn}: {json.dumps(suspended)[:300]}")
         if asleep_mib:
@@ -156,13 +116,8 @@ def with_agent(options: argparse.Namespace) -> dict[str, object]:
     ended_mib = device_mib()
     if any(turn["device_mib"] != ended_mib for turn in turns):
         failures.append(f"the device has {ended_mib} MiB in use without the program")
-    return {
-        "awake_mib": awake_mib,
-        "turns": turns,
-        "exit": code,
-        "device_mib_afterwards": ended_mib,
-        "failures": failures,
-    }
+    figures = {"awake_mib": awake_mib, "turns": turns, "device_mib_afterwards": ended_mib}
+    return {**figures, "exit": code, "failures": failures}
 
 
 def checkpoint_alone(options: argparse.Namespace) -> dict[str, object]:
@@ -199,13 +154,8 @@ def idle_turns(options: argparse.Namespace) -> dict[str, object]:
     failures = [] if right == options.turns else [f"{right} of {options.turns} results are right"]
     if any(used):
         failures.append(f"{sum(map(bool, used))} of {options.turns} times not off the device")
-    return {
-        "right": right,
-        "used_mib": used,
-        "touch_s": touches,
-        "exit": code,
-        "failures": failures,
-    }
+    counts = {"right": right, "used_mib": used, "touch_s": touches}
+    return {**counts, "exit": code, "failures": failures}
 
 
 def kill_helper() -> int:
@@ -248,10 +198,7 @@ def kills(options: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--lowtide", default="lowtide", help="the program `lowtide`")
+    parser = parser_of(__doc__)
     parser.add_argument("--results", required=True, help="where the figures go, as JSON")
     parser.add_argument("--repeats", type=int, default=4, help="how often it is suspended")
     parser.add_argument("--turns", type=int, default=0, help="how many idle turns")
@@ -274,9 +221,7 @@ def main() -> None:
         print(name, json.dumps({key: part[key] for key in part if key != "turns"})[:600])
         for turn in part.get("turns", []):  # type: ignore[attr-defined]
             print(" ", json.dumps({**turn, "answer": None}))
-    for failure in failures:
-        print(f"failed: {failure}")
-    sys.exit(bool(failures))
+    end(failures)
 
 
 main()

@@ -23,7 +23,7 @@ const COMMIT: &str = "commit.txt";
 const AGENT: &str = "liblowtide_agent.so";
 /// `lowtide` finds the helper, which suspends others, beside itself.
 const PROGRAMS: [&str; 3] = ["lowtide", "lowtide-bench", "lowtide-helper"];
-const SCRIPTS: [&str; 16] = [
+const SCRIPTS: [&str; 18] = [
     "run.sh",
     "python.sh",
     "storm.sh",
@@ -32,6 +32,8 @@ const SCRIPTS: [&str; 16] = [
     "agent.py",
     "loops.py",
     "backends.py",
+    "command_line.py",
+    "driver.py",
     "frameworks.py",
     "quiet.py",
     "every_quiet.py",

@@ -2,7 +2,7 @@
 
 use super::fixture::{
     CAPTURE_IMPLICIT, CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, Fixture,
-    ILLEGAL_STATE, PAGE, Rule, SUCCESS, pages_of_this_process,
+    ILLEGAL_STATE, PAGE, Rule, SUCCESS, made, pages_of_this_process,
 };
 use crate::raw::Properties;
 
@@ -61,8 +61,7 @@ fn during_on(
 ) -> (i32, u32, i32) {
     begin(gpu, stream, mode);
     let code = call(stream);
-    let mut status = 0;
-    assert_eq!(gpu.raw.cuStreamIsCapturing(stream, &mut status), SUCCESS);
+    let status = made(|status| gpu.raw.cuStreamIsCapturing(stream, status));
     (code, status, end(gpu, stream))
 }
 
@@ -178,9 +177,7 @@ fn captured_fill(gpu: &Fixture, at: u64, stream: u64) -> u64 {
 }
 
 fn instantiated(gpu: &Fixture, graph: u64) -> u64 {
-    let mut exec = 0;
-    assert_eq!(gpu.raw.cuGraphInstantiateWithFlags(&mut exec, graph, 0), SUCCESS);
-    exec
+    made(|exec| gpu.raw.cuGraphInstantiateWithFlags(exec, graph, 0))
 }
 
 fn launch(gpu: &Fixture, exec: u64, stream: u64) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::accounts::nvml;
 use super::fixture::{
-    Fixture, ILLEGAL_STATE, NOT_READY, OPERATING_SYSTEM, OtherProcess, PAGE, Rule, SUCCESS,
+    Fixture, ILLEGAL_STATE, NOT_READY, OPERATING_SYSTEM, OtherProcess, PAGE, Rule, SUCCESS, made,
     pages_of_this_process,
 };
 use crate::raw::{Properties, Raw};
@@ -212,11 +212,10 @@ fn waits_in_more_calls(gpu: &Fixture) {
 }
 
 fn empty_graph(gpu: &Fixture) -> u64 {
-    let (stream, mut graph, mut exec) = (gpu.stream(), 0, 0);
+    let stream = gpu.stream();
     assert_eq!(gpu.raw.cuStreamBeginCapture_v2(stream, 0), SUCCESS);
-    assert_eq!(gpu.raw.cuStreamEndCapture(stream, &mut graph), SUCCESS);
-    assert_eq!(gpu.raw.cuGraphInstantiateWithFlags(&mut exec, graph, 0), SUCCESS);
-    exec
+    let graph = made(|graph| gpu.raw.cuStreamEndCapture(stream, graph));
+    made(|exec| gpu.raw.cuGraphInstantiateWithFlags(exec, graph, 0))
 }
 
 fn nvml_waits(gpu: &Fixture, steps: &[&str], back: &[&str]) {

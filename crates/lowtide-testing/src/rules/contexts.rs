@@ -1,6 +1,6 @@
 //! Contexts: a stack per thread, and which calls need one.
 
-use super::fixture::{CONTEXT_IS_DESTROYED, Fixture, INVALID_CONTEXT, PAGE, Rule, SUCCESS};
+use super::fixture::{CONTEXT_IS_DESTROYED, Fixture, INVALID_CONTEXT, PAGE, Rule, SUCCESS, made};
 use crate::raw::{Access, Properties};
 
 pub(super) const RULES: &[Rule] = &[
@@ -28,14 +28,12 @@ fn the_threads_own(gpu: &Fixture) {
             assert_eq!(gpu.raw.cuCtxPopCurrent_v2(&mut context), INVALID_CONTEXT);
         });
     });
-    let mut context = 0;
-    assert_eq!(gpu.raw.cuCtxGetCurrent(&mut context), SUCCESS);
+    let context = made(|context| gpu.raw.cuCtxGetCurrent(context));
     assert_eq!(context, gpu.context);
 }
 
 fn needs_no_context(gpu: &Fixture) {
-    let mut popped = 0;
-    assert_eq!(gpu.raw.cuCtxPopCurrent_v2(&mut popped), SUCCESS);
+    assert_eq!(gpu.raw.cuCtxPopCurrent_v2(&mut 0), SUCCESS);
     let (mut at, mut handle, mut stream, mut other) = (0, 0, 0, 0);
     assert_eq!(gpu.raw.cuMemAddressReserve(&mut at, PAGE, 0, 0, 0), SUCCESS);
     assert_eq!(gpu.raw.cuMemCreate(&mut handle, PAGE, &Properties::default(), 0), SUCCESS);
@@ -108,15 +106,11 @@ fn plain_memory_goes(gpu: &Fixture) {
 
 // A context of this process's own, current.
 fn created(gpu: &Fixture) -> u64 {
-    let mut context = 0;
-    assert_eq!(gpu.raw.cuCtxCreate_v2(&mut context, 0, 0), SUCCESS);
-    context
+    made(|context| gpu.raw.cuCtxCreate_v2(context, 0, 0))
 }
 
 fn current(gpu: &Fixture) -> u64 {
-    let mut context = 0;
-    assert_eq!(gpu.raw.cuCtxGetCurrent(&mut context), SUCCESS);
-    context
+    made(|context| gpu.raw.cuCtxGetCurrent(context))
 }
 
 fn a_created_context_is_current(gpu: &Fixture) {

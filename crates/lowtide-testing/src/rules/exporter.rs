@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use super::fixture::{Fixture, OtherProcess, PAGE, SUCCESS};
+use super::fixture::{Fixture, OtherProcess, PAGE, SUCCESS, made};
 use crate::raw::{LegacyHandle, Properties};
 use crate::role;
 
@@ -20,23 +20,16 @@ pub(super) const PLAIN_BYTES: u64 = 32 * PAGE;
 pub(super) const FILE_DESCRIPTOR: u32 = 1;
 
 fn exportable(gpu: &Fixture) -> u64 {
-    let mut handle = 0;
-    assert_eq!(gpu.raw.cuMemCreate(&mut handle, PAGE, &Properties::exportable(), 0), SUCCESS);
-    handle
+    made(|handle| gpu.raw.cuMemCreate(handle, PAGE, &Properties::exportable(), 0))
 }
 
 fn export(gpu: &Fixture, handle: u64) -> i32 {
-    let mut shared = -1;
-    let code = gpu.raw.cuMemExportToShareableHandle(&mut shared, handle, FILE_DESCRIPTOR, 0);
-    assert_eq!(code, SUCCESS);
-    shared
+    made(|shared| gpu.raw.cuMemExportToShareableHandle(shared, handle, FILE_DESCRIPTOR, 0))
 }
 
 pub(super) fn import(gpu: &Fixture, descriptor: i32) -> u64 {
-    let (mut handle, shared) = (0, u64::from(descriptor.cast_unsigned()));
-    let code = gpu.raw.cuMemImportFromShareableHandle(&mut handle, shared, FILE_DESCRIPTOR);
-    assert_eq!(code, SUCCESS);
-    handle
+    let shared = u64::from(descriptor.cast_unsigned());
+    made(|handle| gpu.raw.cuMemImportFromShareableHandle(handle, shared, FILE_DESCRIPTOR))
 }
 
 /// Maps a page of a handle, with access.

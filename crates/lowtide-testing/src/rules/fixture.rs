@@ -20,6 +20,14 @@ pub(super) const PAGE: u64 = 2 << 20;
 /// The size of the copies that keep a stream busy.
 pub(super) const BUSY_BYTES: u64 = 32 << 20;
 
+/// Makes a call that writes what it makes. Returns that.
+#[track_caller]
+pub(super) fn made<T: Default>(call: impl FnOnce(&mut T) -> i32) -> T {
+    let mut value = T::default();
+    assert_eq!(call(&mut value), SUCCESS);
+    value
+}
+
 /// The sentence of a rule, and how it is asked.
 pub(super) type Rule = (&'static str, fn(&Fixture));
 
@@ -32,25 +40,17 @@ pub(super) struct Fixture {
 impl Fixture {
     pub(super) fn new() -> Fixture {
         let raw = Raw::load();
-        let mut context = 0;
-        assert_eq!(raw.cuDevicePrimaryCtxRetain(&mut context, 0), SUCCESS);
+        let context = made(|context| raw.cuDevicePrimaryCtxRetain(context, 0));
         assert_eq!(raw.cuCtxPushCurrent_v2(context), SUCCESS);
         Fixture { raw, context }
     }
 
     pub(super) fn reserve(&self, pages: u64) -> u64 {
-        let mut at = 0;
-        assert_eq!(self.raw.cuMemAddressReserve(&mut at, pages * PAGE, 0, 0, 0), SUCCESS);
-        at
+        made(|at| self.raw.cuMemAddressReserve(at, pages * PAGE, 0, 0, 0))
     }
 
     pub(super) fn create(&self, pages: u64) -> u64 {
-        let mut handle = 0;
-        assert_eq!(
-            self.raw.cuMemCreate(&mut handle, pages * PAGE, &Properties::default(), 0),
-            SUCCESS
-        );
-        handle
+        made(|handle| self.raw.cuMemCreate(handle, pages * PAGE, &Properties::default(), 0))
     }
 
     pub(super) fn map(&self, at: u64, pages: u64, handle: u64) -> i32 {
@@ -76,15 +76,11 @@ impl Fixture {
     /// Creates a stream that is not ordered with the legacy stream.
     pub(super) fn stream(&self) -> u64 {
         const NON_BLOCKING: u32 = 1;
-        let mut stream = 0;
-        assert_eq!(self.raw.cuStreamCreate(&mut stream, NON_BLOCKING), SUCCESS);
-        stream
+        made(|stream| self.raw.cuStreamCreate(stream, NON_BLOCKING))
     }
 
     pub(super) fn blocking_stream(&self) -> u64 {
-        let mut stream = 0;
-        assert_eq!(self.raw.cuStreamCreate(&mut stream, 0), SUCCESS);
-        stream
+        made(|stream| self.raw.cuStreamCreate(stream, 0))
     }
 
     /// Puts work on a stream that takes tens of milliseconds or more: calls that do not wait for it
@@ -118,16 +114,13 @@ impl Fixture {
     /// Loads a module with lowtide's kernel.
     pub(super) fn module(&self) -> u64 {
         let image = concat!(include_str!("../../../lowtide-device/kernels/digest.ptx"), "\0");
-        let mut module = 0;
-        assert_eq!(self.raw.cuModuleLoadData(&mut module, &image.as_bytes()[0]), SUCCESS);
-        module
+        made(|module| self.raw.cuModuleLoadData(module, &image.as_bytes()[0]))
     }
 
     /// Loads lowtide's kernel.
     pub(super) fn digest(&self) -> u64 {
-        let (mut function, name) = (0, first(c"lowtide_digest"));
-        assert_eq!(self.raw.cuModuleGetFunction(&mut function, self.module(), name), SUCCESS);
-        function
+        let name = first(c"lowtide_digest");
+        made(|function| self.raw.cuModuleGetFunction(function, self.module(), name))
     }
 
     /// Launches the kernel for pages whose list lies at a device address, with the digests behind it.
@@ -153,27 +146,19 @@ impl Fixture {
     }
 
     pub(super) fn event(&self) -> u64 {
-        let mut event = 0;
-        assert_eq!(self.raw.cuEventCreate(&mut event, 0), SUCCESS);
-        event
+        made(|event| self.raw.cuEventCreate(event, 0))
     }
 
     pub(super) fn pinned(&self, size: u64) -> u64 {
-        let mut at = 0;
-        assert_eq!(self.raw.cuMemHostAlloc(&mut at, size, 0), SUCCESS);
-        at
+        made(|at| self.raw.cuMemHostAlloc(at, size, 0))
     }
 
     pub(super) fn plain(&self, size: u64) -> u64 {
-        let mut at = 0;
-        assert_eq!(self.raw.cuMemAlloc_v2(&mut at, size), SUCCESS);
-        at
+        made(|at| self.raw.cuMemAlloc_v2(at, size))
     }
 
     pub(super) fn free_bytes(&self) -> u64 {
-        let (mut free, mut total) = (0, 0);
-        assert_eq!(self.raw.cuMemGetInfo_v2(&mut free, &mut total), SUCCESS);
-        free
+        made(|free| self.raw.cuMemGetInfo_v2(free, &mut 0))
     }
 }
 

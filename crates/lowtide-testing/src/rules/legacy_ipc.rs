@@ -3,7 +3,7 @@
 use super::exporter::{PLAIN_BYTES, exporter, fill, legacy_handle as handle};
 use super::fixture::{
     Fixture, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, OtherProcess, PAGE, Rule,
-    SUCCESS,
+    SUCCESS, made,
 };
 use crate::raw::LegacyHandle;
 
@@ -32,15 +32,25 @@ fn with_plain_memory() -> (OtherProcess, LegacyHandle) {
 
 fn open(gpu: &Fixture, handle: LegacyHandle) -> Result<u64, i32> {
     let mut at = 0;
-    match gpu.raw.cuIpcOpenMemHandle_v2(&mut at, handle, LAZY_PEER_ACCESS) {
-        SUCCESS => Ok(at),
-        code => Err(code),
-    }
+    let code = gpu.raw.cuIpcOpenMemHandle_v2(&mut at, handle, LAZY_PEER_ACCESS);
+    if code == SUCCESS { Ok(at) } else { Err(code) }
+}
+
+/// Opens the memory of another process; returns the process, the handle and the address.
+fn opened(gpu: &Fixture) -> (OtherProcess, LegacyHandle, u64) {
+    let (other, handle) = with_plain_memory();
+    let at = open(gpu, handle).expect("it is opened");
+    (other, handle, at)
+}
+
+/// Closes memory that was opened twice, and once more.
+fn closed_twice(gpu: &Fixture, at: u64) {
+    let close = || gpu.raw.cuIpcCloseMemHandle(at);
+    assert_eq!([close(), close(), close()], [SUCCESS, SUCCESS, INVALID_VALUE]);
 }
 
 fn in_another_context<T>(gpu: &Fixture, work: impl FnOnce() -> T) -> T {
-    let mut context = 0;
-    assert_eq!(gpu.raw.cuCtxCreate_v2(&mut context, 0, 0), SUCCESS);
+    let context = made(|context| gpu.raw.cuCtxCreate_v2(context, 0, 0));
     let result = work();
     assert_eq!(gpu.raw.cuCtxDestroy_v2(context), SUCCESS);
     assert_eq!(gpu.raw.cuCtxSetCurrent(gpu.context), SUCCESS);
@@ -85,8 +95,7 @@ fn only_plain_memory(gpu: &Fixture) {
 }
 
 fn the_same_memory(gpu: &Fixture) {
-    let (mut other, handle) = with_plain_memory();
-    let at = open(gpu, handle).expect("it is opened");
+    let (mut other, handle, at) = opened(gpu);
     assert_eq!(gpu.byte(at), 7);
     fill(gpu, at, 9);
     assert_eq!(other.ask("plain_byte"), 9);
@@ -96,8 +105,7 @@ fn the_same_memory(gpu: &Fixture) {
 }
 
 fn attributes(gpu: &Fixture) {
-    let (_other, handle) = with_plain_memory();
-    let (imported, plain) = (open(gpu, handle).expect("it is opened"), gpu.plain(PLAIN_BYTES));
+    let ((_other, _, imported), plain) = (opened(gpu), gpu.plain(PLAIN_BYTES));
     let get = |attribute, at| {
         let mut value = 0;
         (gpu.raw.cuPointerGetAttribute(&mut value, attribute, at), value)
@@ -129,8 +137,7 @@ fn attributes(gpu: &Fixture) {
 }
 
 fn counted(gpu: &Fixture) {
-    let (_other, handle) = with_plain_memory();
-    let at = open(gpu, handle).expect("it is opened");
+    let (_other, handle, at) = opened(gpu);
     assert_eq!((open(gpu, handle), open(gpu, handle)), (Ok(at), Ok(at)));
     let close = || gpu.raw.cuIpcCloseMemHandle(at);
     let elsewhere = in_another_context(gpu, || (open(gpu, handle), close()));
@@ -151,8 +158,7 @@ fn flags_and_garbage(gpu: &Fixture) {
 }
 
 fn closed_by_its_base(gpu: &Fixture) {
-    let (_other, handle) = with_plain_memory();
-    let at = open(gpu, handle).expect("it is opened");
+    let (_other, _, at) = opened(gpu);
     for wrong in [0, at + 512, gpu.plain(PAGE)] {
         assert_eq!(gpu.raw.cuIpcCloseMemHandle(wrong), INVALID_VALUE);
     }
@@ -181,18 +187,15 @@ fn outlives_its_free(gpu: &Fixture) {
     assert_eq!(gpu.byte(at), 7);
     assert!(counts_once());
     assert_eq!(open(gpu, handle), Ok(at));
-    let close = || gpu.raw.cuIpcCloseMemHandle(at);
-    assert_eq!([close(), close(), close()], [SUCCESS, SUCCESS, INVALID_VALUE]);
+    closed_twice(gpu, at);
     assert_eq!(open(gpu, handle), Err(INVALID_VALUE));
 }
 
 fn outlives_its_exporter(gpu: &Fixture) {
-    let (other, handle) = with_plain_memory();
-    let at = open(gpu, handle).expect("it is opened");
+    let (other, handle, at) = opened(gpu);
     drop(other);
     assert_eq!(gpu.byte(at), 7);
     assert_eq!(open(gpu, handle), Ok(at));
-    let close = || gpu.raw.cuIpcCloseMemHandle(at);
-    assert_eq!([close(), close(), close()], [SUCCESS, SUCCESS, INVALID_VALUE]);
+    closed_twice(gpu, at);
     assert_eq!(open(gpu, handle), Err(INVALID_HANDLE));
 }

@@ -4,7 +4,9 @@ use std::os::fd::AsRawFd;
 
 use super::checkpoint::locker_of;
 use super::exporter::{FILE_DESCRIPTOR, exported, exporter, fill, import, mapped};
-use super::fixture::{Fixture, ILLEGAL_STATE, INVALID_VALUE, NOT_SUPPORTED, PAGE, Rule, SUCCESS};
+use super::fixture::{
+    Fixture, ILLEGAL_STATE, INVALID_VALUE, NOT_SUPPORTED, PAGE, Rule, SUCCESS, made,
+};
 
 pub(super) const RULES: &[Rule] = &[
     ("exported_memory_is_the_same_memory_in_another_process", the_same_memory),
@@ -26,8 +28,7 @@ fn the_same_memory(gpu: &Fixture) {
     assert_eq!(gpu.byte(at), 7);
     fill(gpu, at, 9);
     assert_eq!(other.ask("byte"), 9);
-    let mut retained = 0;
-    assert_eq!(gpu.raw.cuMemRetainAllocationHandle(&mut retained, at), SUCCESS);
+    let retained = made(|retained| gpu.raw.cuMemRetainAllocationHandle(retained, at));
     assert_eq!(retained, handle);
 }
 

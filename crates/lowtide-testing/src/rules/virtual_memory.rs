@@ -1,7 +1,7 @@
 //! Reserving, creating, mapping.
 
 use super::fixture::{
-    Fixture, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, PAGE, Rule, SUCCESS,
+    Fixture, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, PAGE, Rule, SUCCESS, made,
 };
 use crate::raw::{Access, Properties};
 
@@ -121,8 +121,7 @@ fn retains_are_released(gpu: &Fixture) {
     let before = gpu.free_bytes();
     let (at, handle) = gpu.ready(PAGES);
     assert_eq!(gpu.raw.cuMemRelease(handle), SUCCESS);
-    let mut retained = 0;
-    assert_eq!(gpu.raw.cuMemRetainAllocationHandle(&mut retained, at + PAGE + 5), SUCCESS);
+    let retained = made(|retained| gpu.raw.cuMemRetainAllocationHandle(retained, at + PAGE + 5));
     assert_eq!(gpu.unmap(at, PAGES), SUCCESS);
     assert_eq!(gpu.free_bytes(), before - PAGES * PAGE, "the retain still has it");
     assert_eq!(gpu.map(at, PAGES, retained), SUCCESS, "and it can be mapped");
@@ -182,8 +181,7 @@ fn no_legacy_ipc(gpu: &Fixture) {
 }
 
 fn aligned_as_asked(gpu: &Fixture) {
-    let mut at = 0;
-    assert_eq!(gpu.raw.cuMemAddressReserve(&mut at, PAGE, 1 << 30, 0, 0), SUCCESS);
+    let at = made(|at| gpu.raw.cuMemAddressReserve(at, PAGE, 1 << 30, 0, 0));
     assert!(at.is_multiple_of(1 << 30), "{at:#x}");
 }
 
