@@ -11,7 +11,7 @@ from zoo.case import OWN, PINNED, Case, big, examine
 
 CASE = Case(
     names=(r"answer\(\)",),
-    cut=r"task\.cancel",
+    cut=r"cancels the task",
     verdict=PINNED,
     because=OWN,
     then="cure",

@@ -11,7 +11,7 @@ from zoo.case import big, examine, pinned
 
 CASE = pinned(
     names=(r"\.args\[0\]",),
-    cut=r"cancel\(\)",
+    cut=r"lowtide\.cut\(1\)",
     cure="timer.cancel(); timer.join(); del timer",
     holder="timer",
 )

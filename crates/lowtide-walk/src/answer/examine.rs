@@ -141,7 +141,9 @@ impl Answering<'_, '_> {
     /// Moves groups into another that has the same holders.
     fn join(&self, group: &mut Group, groups: &mut Vec<Group>) {
         let cuts = self.found.chosen_cuts(&[group.node]).unwrap_or_default();
-        let Some(cut) = cuts.iter().filter(|cut| cut.edges.len() > 1).max_by_key(|cut| cut.freed.bytes) else {
+        let Some(cut) =
+            cuts.iter().filter(|cut| cut.edges.len() > 1).max_by_key(|cut| cut.freed.bytes)
+        else {
             return;
         };
         let without = |edges: &[Edge]| {
@@ -244,14 +246,16 @@ impl Answering<'_, '_> {
     fn held(&self, group: &Group, dead: &Dead) -> PyResult<Py<HeldObject>> {
         let Group { node, bytes, pieces, ref equal, ref cut } = *group;
         let nodes = if equal.is_empty() { &[node][..] } else { equal };
-        let (cuts, why_no_cut) = self.found.cuts(nodes, (pieces > 0).then_some(bytes), cut.as_ref())?;
+        let (cuts, why_no_cut) =
+            self.found.cuts(nodes, (pieces > 0).then_some(bytes), cut.as_ref())?;
         let mut paths = self.found.analysis.paths(node, PATHS_MOST);
         if let Some(first) = equal.first().filter(|first| **first != node) {
             // What holds them beside their model.
             let others = self.found.analysis.paths(*first, PATHS_MOST);
             paths.extend(others.into_iter().filter(|path| path.nodes().all(|one| one != node)));
         }
-        let paths: Vec<_> = paths.iter().map(|path| self.found.path(path)).collect::<PyResult<_>>()?;
+        let paths: Vec<_> =
+            paths.iter().map(|path| self.found.path(path)).collect::<PyResult<_>>()?;
         let held = HeldObject {
             object: self.found.object(node).or_else(|| self.of_memory(node)),
             bytes: bytes.0,

@@ -106,7 +106,9 @@ class Cut(Data):
         dropped = [shorten(step.path) for step in self.steps[:_SHOWN_STEPS]]
         more = len(self.steps) - len(dropped)
         dropped += [f"{more:,} more"] if more else []
-        return f"lowtide.cut({self.number})  # drops {', '.join(dropped)}"
+        is_task = any("task.cancel()" in step.action for step in self.steps)
+        verb = "cancels the task:" if is_task else "drops"
+        return f"lowtide.cut({self.number})  # {verb} {', '.join(dropped)}"
 
     def _sentence(self, most: int) -> str:
         """Returns what a person does, as one sentence: code stands in quotation marks."""
@@ -137,7 +139,7 @@ class Held(Data):
 
     `holders` are the references that keep it alive, one for each path, and `path` is the shortest
     of those paths. `invisible` counts references that cannot be seen from Python: native code has
-    them, or a function that is running right now. `cuts` begins with the one that frees the least
+    them, or a function that is running right now. `in_graph`: an autograd graph holds memory of it. `cuts` begins with the one that frees the least
     beside it. If there is none, `why_no_cut` says why, and `by_hand` what to do.
     """
 
@@ -151,6 +153,7 @@ class Held(Data):
     cuts: tuple[Cut, ...]
     why_no_cut: str | None
     by_hand: str | None
+    in_graph: bool = False
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -193,6 +196,9 @@ class Held(Data):
             lines.append(
                 _line("and", f"{references} not visible: native code, or a call in progress")
             )
+        if self.in_graph:
+            advice = "without training, run it under torch.inference_mode()"
+            lines.append(_line("and", f"an autograd graph holds memory of it: {advice}"))
         if self.frozen:
             lines.append(
                 _line("frozen", "gc.freeze() hid an object on this path from the collector")

@@ -21,6 +21,7 @@ from ..plan import Plan, smallest
 from ..references.contexts import thread_name
 from ..references.look import AnyDict, full_type_name, is_a, module_value, type_name
 from ..references.shell import OUTPUT
+from ..references.tensors import has_graph
 from .cuts import Cuts, NamedStep
 from .path import NamedPath
 from .words import Root
@@ -195,6 +196,7 @@ class Naming:
             cuts=cuts,
             why_no_cut=held.why_no_cut if held.reached else None,
             by_hand=by_hand,
+            in_graph=held.pieces > 1 and _is_in_graph(held),
         )
 
     def _actions(self, device: Device | None) -> list[Action]:
@@ -250,6 +252,12 @@ class Naming:
         if torch() is None and target is None:
             notes.append("torch is not imported, so there are no tensors to find")
         return notes
+
+
+def _is_in_graph(held: HeldObject) -> bool:
+    """Returns whether an autograd graph holds memory of an object: its own, or one over which a path leads."""
+    within = list(held.object)[:1] if type(held.object) in (list, tuple) else [held.object]
+    return any(has_graph(one) for path in held.paths for one in [*path.objects[-2:], *within])
 
 
 def _holds(held: HeldObject) -> str:

@@ -247,8 +247,7 @@ def ended_thread(holder: object, name: object) -> str | None:
     timer = module_value("threading", "Timer")
     if is_a(holder, timer) and name in ("args", "kwargs", "function"):
         empty = _EMPTY.get(name, "None")
-        end = f"timer.cancel(), timer.join(), setattr(timer, {name!r}, {empty})"
-        return f"(lambda timer: ({end}))({{holder}})"
+        return f"{{holder}}.cancel(); {{path}} = {empty}"
     return f"{{path}} = {_EMPTY[name]}" if name in ("_args", "_kwargs") else None
 
 
