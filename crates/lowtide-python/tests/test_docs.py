@@ -16,7 +16,7 @@ from kernel import MIB, weights
 from workers import load_reranker
 
 ROOT = Path(__file__).parent.parent.parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *(page for sub in (".", "start") for page in sorted((ROOT / "docs" / sub).glob("*.md")))]
 
 pytestmark = pytest.mark.skipif(not PAGES[0].exists(), reason="the docs are not here")
 
@@ -45,6 +45,7 @@ COMMANDS = {
     "cargo xtask dist": "it installs and runs what it made",
     "pip install target/dist/*.whl": "cargo xtask dist does it in an empty environment",
     "cargo add --path /path/to/lowtide/crates/lowtide": "crates/lowtide/examples use the crate so",
+    "lowtide status": "crates/lowtide-cli/tests/commands/agents.rs",
     "cargo run --release -- demo": "crates/lowtide-cli/tests run the demo",
     "cargo xtask test": "it runs this test",
     "cargo test -p lowtide-release --test requirements": BY_CI,
@@ -88,6 +89,12 @@ def scope() -> dict[str, Any]:
         "update_weights": lambda: served.append("weights"),
         "batch": [1],
         "load_reranker": load_reranker,
+        "load_generator": lambda: served.append,
+        "pairs": [1, 2],
+        "prompts": list,
+        "evaluate": lambda model, task: task,
+        "results": {},
+        "app": served.append,
         "load": lambda: torch.nn.Linear(512, 512),
         "inputs": torch.ones(1, 512),
         "cached_model": functools.cache(lambda: torch.nn.Linear(512, 512)),
