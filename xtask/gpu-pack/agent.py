@@ -160,8 +160,7 @@ def main() -> None:
         if options.turns:
             found["idle"] = idle_turns(options, failures)
         found["failures"] = failures
-        options.results.write_text(json.dumps(found, indent=1) + "\n")
-    return end(failures)
+    return end(failures, options.results, found)
 
 
 main()

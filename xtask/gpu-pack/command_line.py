@@ -8,6 +8,7 @@ import os
 import select
 import subprocess
 import sys
+from pathlib import Path
 
 LIMIT_S = 300
 
@@ -74,8 +75,10 @@ class Told:
         return self.process.returncode
 
 
-def end(failures: list[str]) -> None:
-    """Prints the failures and ends the script."""
+def end(failures: list[str], results: object = None, found: object = None) -> None:
+    """Writes what was found as JSON, if somebody wants it, prints the failures and ends the script."""
+    if results:
+        Path(str(results)).write_text(json.dumps(found, indent=1) + "\n")
     for failure in failures:
         print(f"failed: {failure}")
     sys.exit(bool(failures))

@@ -367,10 +367,9 @@ def main() -> None:
     answer = json.loads(Path(options.results).read_text())
     answer["ends the process"] = ended
     answer["left out"] = sorted(LEFT_OUT)
-    Path(options.results).write_text(json.dumps(answer, indent=1))
     for key, value in answer.items():
         print(key, len(value) if isinstance(value, (list, dict)) else value)
-    end(answer["failures"])
+    end(answer["failures"], options.results, answer)
 
 
 main()

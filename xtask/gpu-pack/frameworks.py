@@ -304,8 +304,7 @@ def main() -> None:
                 if (result["asleep"], result["right"]) != (options.turns - 1, options.turns):
                     failures.append(f"idle, {name}: not asleep, or not right, each time")
     found["failures"] = failures
-    options.results.write_text(json.dumps(found, indent=1) + "\n")
-    end(failures)
+    end(failures, options.results, found)
 
 
 main()

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -16,7 +15,7 @@ import sys
 from pathlib import Path
 
 from backends import BACKENDS
-from command_line import LIMIT_S, Told, parser_of
+from command_line import LIMIT_S, Told, end, parser_of
 
 LOOPS = ["launches", "allocations", "replays", "trims"]
 
@@ -109,8 +108,7 @@ def main() -> None:
     found: dict[str, object] = {"loops": pairs(options)}
     for threads in ["1", "8"] if options.cost else []:
         found[f"c_launches_{threads}"] = launches_from_c(options.cost, threads)
-    options.results.write_text(json.dumps(found, indent=1) + "\n")
-    return None
+    return end([], options.results, found)
 
 
 main()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import random
 import signal
@@ -21,7 +20,7 @@ import sys
 import threading
 import time
 
-from command_line import parser_of
+from command_line import end, parser_of
 
 MIB = 1 << 20
 
@@ -211,7 +210,7 @@ def main() -> None:
     if options.part:
         PARTS[options.part](options.turns)
         return
-    results, failed = [], False
+    results, failed = [], []
     for part in options.only:
         for allocator in ("", "expandable_segments:True"):
             began = time.monotonic()
@@ -219,18 +218,16 @@ def main() -> None:
             ours, sleeps, errors = run(part, options, allocator, os.path.realpath(options.lowtide))
             same = plain == ours
             # Torch keeps expandable segments that it once shared, and they keep the process awake.
-            failed |= not same or (sleeps == 0 and not allocator)
             name = f"{part} {allocator}".strip()
+            if not same or (sleeps == 0 and not allocator):
+                failed.append(name)
             took = round(time.monotonic() - began)
             print(f"{name}: {len(plain)} marks, {'the same' if same else 'others'} with the agent, {sleeps} sleeps, {took} s", flush=True)
             if not same:
                 pairs = [pair for pair in zip(plain, ours, strict=False) if pair[0] != pair[1]][:3]
                 print(pairs, plain_errors[-600:], errors[-1500:], sep="\n", flush=True)
             results.append({"part": name, "marks": len(plain), "same": same, "sleeps": sleeps})
-    if options.results:
-        with open(options.results, "w") as to:
-            json.dump(results, to)
-    sys.exit(failed)
+    end(failed, options.results, results)
 
 
 if __name__ == "__main__":

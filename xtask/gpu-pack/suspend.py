@@ -215,13 +215,12 @@ def main() -> None:
         result["idle"] = idle_turns(options)
     if options.kills:
         result["kills"] = kills(options)
-    Path(options.results).write_text(json.dumps(result, indent=1))
     failures = [str(one) for part in result.values() for one in list(part["failures"])]  # type: ignore[call-overload]
     for name, part in result.items():
         print(name, json.dumps({key: part[key] for key in part if key != "turns"})[:600])
         for turn in part.get("turns", []):  # type: ignore[attr-defined]
             print(" ", json.dumps({**turn, "answer": None}))
-    end(failures)
+    end(failures, options.results, result)
 
 
 main()

@@ -114,12 +114,13 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
     monkeypatch.setattr(registry, "models", registry.Registered("model"))
     model = lowtide.register_model(Model())
     yield model
+    gc.unfreeze()
+    model.may_leave.set()
     model.may_wake.set()
     switches._end_all()
     assert model.gate.active == 0
     model.weights.clear()
     model.device.trim()
-    gc.unfreeze()
 
 
 async def ask(app: Any, path: str = "/", kind: str = "http", **scope: Any) -> list[str]:

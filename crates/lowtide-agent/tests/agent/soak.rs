@@ -101,10 +101,8 @@ impl Soak {
         let world = World::new();
         let folder = world.folder();
         let mut mount = Command::new("mount");
-        mount
-            .args(["-t", "tmpfs", "-o", "size=256k,nr_inodes=512", "soak"])
-            .arg(folder.join("run"));
-        let has_small_disk = may_mount && works(&mut mount);
+        mount.args(["-t", "tmpfs", "-o", "size=256k,nr_inodes=512", "soak"]);
+        let has_small_disk = may_mount && works(mount.arg(folder.join("run")));
         let clock = File::create(folder.join("clock")).expect("a file");
         // The helper gets only few variables, so a script gives it the wrong clock, and its faults.
         let script = format!(
@@ -205,11 +203,8 @@ impl Soak {
             Some(Answer::Refused { .. }) => "refused",
             _ => "asked for nothing",
         };
-        println!(
-            "{}: {ask:?}: {kind} {}",
-            program.pid(),
-            if kind == "refused" { &said } else { "" }
-        );
+        let why = if kind == "refused" { &*said } else { "" };
+        println!("{}: {ask:?}: {kind} {why}", program.pid());
         self.count(kind);
         answer
     }
@@ -329,9 +324,8 @@ impl Soak {
             0 => block.kind == Kind::Plain && self.is_open(block.memory),
             _ => which == 2 || block.kind == Kind::Open,
         };
-        let all = self.programs.iter().map(|(_, blocks)| blocks.values().any(fits));
-        let all: Vec<usize> =
-            all.enumerate().filter_map(|(who, fits)| fits.then_some(who)).collect();
+        let fits = |who: &usize| self.programs[*who].1.values().any(fits);
+        let all: Vec<usize> = (0..PROGRAMS).filter(fits).collect();
         if all.is_empty() {
             return;
         }
@@ -410,8 +404,8 @@ impl Soak {
         if self.has_small_disk {
             let mut file = File::create(&filled[0]).expect("there is room");
             while file.write_all(&[7; 4096]).is_ok() {}
-            let names =
-                (0..self.dice.roll(2) * 512).map(|number| self.path(&format!("run/{number}")));
+            let numbers = 0..self.dice.roll(2) * 512;
+            let names = numbers.map(|number| self.path(&format!("run/{number}")));
             filled.extend(names.take_while(|name| File::create(name).is_ok()));
         } else {
             self.set_helper("export LOWTIDE_HELPER=$LOWTIDE_HELPER,full=1+2+3+4+5+6+7+8+9");
