@@ -16,7 +16,10 @@ from kernel import MIB, weights
 from workers import load_reranker
 
 ROOT = Path(__file__).parent.parent.parent.parent
-PAGES = [ROOT / "README.md", *(page for sub in (".", "start") for page in sorted((ROOT / "docs" / sub).glob("*.md")))]
+PAGES = [
+    ROOT / "README.md",
+    *(page for sub in (".", "start") for page in sorted((ROOT / "docs" / sub).glob("*.md"))),
+]
 
 pytestmark = pytest.mark.skipif(not PAGES[0].exists(), reason="the docs are not here")
 

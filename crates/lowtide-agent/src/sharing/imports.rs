@@ -120,7 +120,9 @@ impl Imports {
         let deferred = mem::take(&mut *lock(&self.deferred));
         if !deferred.is_empty() {
             let _links = self.links();
-            deferred.into_iter().for_each(|gone| self.end(gone));
+            for gone in deferred {
+                self.end(gone);
+            }
         }
     }
 
@@ -133,7 +135,9 @@ impl Imports {
             .partition(|(_, import)| import.seen.context.handle == context);
         *table = others;
         drop(table);
-        BTreeMap::into_values(gone).for_each(|gone| self.end(gone));
+        for gone in BTreeMap::into_values(gone) {
+            self.end(gone);
+        }
     }
 
     /// Gives memory up that is closed. The process that has it is told, unless this one has opened it again while the
