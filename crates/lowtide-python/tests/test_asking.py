@@ -345,9 +345,11 @@ def test_the_program_ends_well_while_a_thread_is_in_a_call(call: str) -> None:
     # The thread runs Python code that native code has called, and so takes the interpreter's lock when
     # there is none any more.
     code = f"""
-        import threading, time
+        import atexit, threading, time
         import lowtide
-        from lowtide._why import question
+        from lowtide._why import alone, question
+        # As if the time limit had passed.
+        atexit.unregister(alone.EXAMINING.before_fork)
         called = threading.Event()
 
         def never_returns(*_):
