@@ -41,7 +41,7 @@ macro_rules! wrapper {
                 crate::data::classes::view(slf.as_any(), "html", (slf,))
             }
 
-            /// Prints it as IPython asks for it.
+            /// Prints it as `IPython` asks for it.
             fn _repr_pretty_<'py>(
                 slf: &pyo3::Bound<'py, Self>,
                 printer: pyo3::Bound<'py, pyo3::PyAny>,
