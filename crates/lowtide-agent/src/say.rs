@@ -8,7 +8,7 @@ use std::ptr;
 
 use crate::threads::without_signals;
 
-/// Writes a line to the program's standard error, as [`line`] does.
+/// Writes a line to the program's standard error, as [`line()`] does.
 macro_rules! say {
     ($($text:tt)*) => { crate::say::line(format_args!($($text)*)) };
 }
