@@ -64,10 +64,6 @@ fn judge_met(evidence: &Evidence<'_>, has_freed: bool) -> Verdict {
         _ if evidence.is_blurred => Verdict::Unverified,
         ClaimBasis::Level => Verdict::Released,
         _ if has_freed => Verdict::Released,
-        // As good as an empty cache, which is no less clean than the number can show.
-        ClaimBasis::Cached if evidence.claim.bytes.0.cast_signed() <= evidence.tolerance => {
-            Verdict::Released
-        }
         // The claim is less than the number can show.
         _ if evidence.claim.bytes.0 > 0 => Verdict::Unverified,
         // Nobody had anything, so nothing was proved.
@@ -156,9 +152,6 @@ mod tests {
         for basis in [ClaimBasis::Cached, ClaimBasis::Level] {
             assert_eq!(judge(&evidence(basis, 0, 0)), Verdict::Released);
         }
-        let cached = |claimed, freed| judge(&evidence(ClaimBasis::Cached, claimed, freed));
-        assert_eq!((cached(4, 0), cached(3, 4)), (Verdict::Released, Verdict::Released));
-        assert_eq!(cached(5, 2), Verdict::Unverified);
         assert_eq!(judge(&evidence(ClaimBasis::Owned, 0, 0)), Verdict::NoEffect);
         assert_eq!(judge(&evidence(ClaimBasis::Owned, 0, 9)), Verdict::Released);
     }

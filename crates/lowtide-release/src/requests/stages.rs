@@ -234,13 +234,21 @@ impl Stages {
     fn clean(&self, name: &str, thrift: Thrift) -> Receipt {
         let mut request = Request::new(format!("after {name}"), Ladder::between());
         request.thrift = thrift;
-        let level = self.done().and_then(|done| done.level);
+        let level = self.done().and_then(|done| done.level).or_else(|| self.first_level());
         if let Some(Level { reading, has_grown }) = level {
             request.claiming = Claiming::Level { level: reading, may_be_libraries: !has_grown };
         }
         let receipt = self.releaser.release(request);
         self.cleaned(&receipt);
         receipt
+    }
+
+    /// Returns the level before the first clean-up, if what is cached is less than the device's number shows: a first
+    /// clean task is then judged as the later ones are.
+    fn first_level(&self) -> Option<Level> {
+        let inventory = self.releaser.inventory();
+        let is_clean = inventory.trimmable() <= inventory.noise();
+        is_clean.then(|| Level { reading: inventory.read(), has_grown: false })
     }
 
     /// Records a clean-up: the level of the next one, and the trend.
