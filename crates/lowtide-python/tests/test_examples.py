@@ -25,5 +25,5 @@ def test_r21_the_planted_holder_is_named_by_one_call() -> None:
     assert len(held) == 1, done.stdout
     assert "metrics._watched['Sequential']['forward']" in held[0]
     statement = "import sys; del sys.modules['metrics']._watched['Sequential']['forward']"
-    assert f"→ {statement}  # lets Sequential go" in done.stdout
-    assert f"cut  {statement} → frees" in done.stdout.rsplit("why on", 1)[1]
+    assert f"→ {statement}  # cut 1: lets 16 pieces of Sequential go" in done.stdout
+    assert f"cut 1  {statement} → frees" in done.stdout.rsplit("why on", 1)[1]

@@ -159,8 +159,7 @@ def test_r21_who_survives_is_named_by_path_and_count() -> None:
     where = "frame test_r21_who_survives_is_named_by_path_and_count()"
     assert holder.path.startswith(where)
     assert holder.cut is None, "no statement of other code reaches a variable of this function"
-    assert holder.by_hand, holder
-    assert f"by hand: {holder.by_hand}" in receipt.advice
+    assert f"lowtide.cut({holder.number})  # lets Tensor go: {holder.path}" in receipt.advice
     assert "held: " in str(receipt)
     held.clear()
     assert lowtide.shutdown(runner, device=DEVICE).verdict == "released", (

@@ -162,6 +162,7 @@ BY_NUMBER = {
     "asyncio_task",
     "copied_context",
     "ending_loop",
+    "exception_handled",
     "gathered_tasks",
     "mock_calls",
     "node_hook",

@@ -134,7 +134,7 @@ def _way(holder: Any, edge: Edge) -> _Way | None:
         keys = [key for key in holder if type(key) is str and f"[{key!r}]" == step]
         if keys:
             return _Way(holder, edge, lambda holders: map(dict.get, holders, repeat(keys[0])))
-    if kind == "element" and cls in (list, tuple) and hops == 1 and step[1:-1].isdecimal():
+    if kind == "element" and (cls is list or cls is tuple) and hops == 1 and step[1:-1].isdecimal():
         at = int(step[1:-1])
         return _Way(holder, edge, lambda holders: map(cls.__getitem__, holders, repeat(at)))
     return None
