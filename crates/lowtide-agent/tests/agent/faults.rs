@@ -48,6 +48,19 @@ fn finds_its_data(program: &mut Program, after: &str) {
     }
 }
 
+/// Looks at what the program has at the driver. How many staging buffers a turn makes depends on how busy the machine
+/// is; one that was lost by each fault would be many more.
+fn leaves_nothing_behind(program: &mut Program, before: &str) {
+    let counted = |text: &str| {
+        let mut counts: serde_json::Value = serde_json::from_str(text).expect("counts");
+        let buffers = counts.as_object_mut().and_then(|counts| counts.remove("host_allocations"));
+        (counts, buffers.and_then(|count| count.as_u64()).expect("a number"))
+    };
+    let ((before, buffers), (now, buffers_now)) = (counted(before), counted(&program.text("live")));
+    assert_eq!(now, before, "nothing is left behind");
+    assert!(buffers_now <= buffers + 6, "{buffers_now} buffers instead of {buffers}");
+}
+
 #[test]
 fn every_call_of_a_sleep_may_fail() {
     let world = World::new();
@@ -70,7 +83,7 @@ fn every_call_of_a_sleep_may_fail() {
     assert!(program.text("struck").parse::<u64>().expect("a number") > 20);
     program.ask(Ask::Sleep);
     finds_its_data(&mut program, "everything");
-    assert_eq!(program.text("live"), live, "nothing is left behind");
+    leaves_nothing_behind(&mut program, &live);
 }
 
 #[test]
@@ -80,12 +93,6 @@ fn every_call_of_a_wake_may_fail() {
     program.ask(Ask::Sleep);
     let calls = calls_of(&mut program, |program| program.does("check 0"));
     assert!(calls.len() > 10, "{calls:?}");
-    // How many staging buffers a turn has made depends on how busy the machine was.
-    for turn in 0..3 {
-        program.does(&format!("write 0 {turn}; write 1 {turn}; write 2 {turn}"));
-        program.ask(Ask::Sleep);
-        finds_its_data(&mut program, "a turn without a fault");
-    }
     let live = program.text("live");
     for (number, (name, nth)) in calls.iter().enumerate() {
         let fault = format!("fail={name}@{nth}:{}", REFUSALS[number % 2]);
@@ -99,7 +106,7 @@ fn every_call_of_a_wake_may_fail() {
         finds_its_data(&mut program, &fault);
     }
     assert!(program.status().obstacles.is_empty(), "{:?}", program.status());
-    assert_eq!(program.text("live"), live, "nothing is left behind");
+    leaves_nothing_behind(&mut program, &live);
 }
 
 #[test]
