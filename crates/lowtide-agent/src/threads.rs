@@ -30,7 +30,7 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
-/// `PTHREAD_CANCEL_DISABLE`
+/// The value of `PTHREAD_CANCEL_DISABLE` in the C library's header.
 const NOT_CANCELLED: c_int = 1;
 
 /// Puts a cancellation of the calling thread off until code of ours is done: it would end the process where it unwinds

@@ -143,13 +143,13 @@ pub enum ParseBytesError {
     /// It is something else.
     #[error("{text:?} is not a size; write a number with a unit: 512MiB, 1.5GiB or 50 MB")]
     NoSize {
-        /// The text.
+        /// The text that was parsed.
         text: String,
     },
     /// It has no unit and is not zero: "512" is hardly ever meant as 512 bytes.
     #[error("{text:?} has no unit; write {text}MiB, or {text}B for bytes")]
     NoUnit {
-        /// The text.
+        /// The text that was parsed.
         text: String,
     },
 }

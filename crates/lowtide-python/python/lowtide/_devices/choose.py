@@ -28,10 +28,10 @@ class _Wanted(NamedTuple):
 def device_of(device: object = None) -> Device | None:
     """Returns the device that is meant, or `None` if there is no such device.
 
-    At the end of the interpreter there is none. A device is given by name ("cuda:0", "cpu"), by index or as a `torch.device`. `None` means the
-    environment variable LOWTIDE_DEVICE, else torch's current accelerator; "host" is another name of "cpu". A kind of device that
-    torch does not have here is no device (R2, R3). Raises ValueError for an index that torch does
-    not have and for a name that torch does not know.
+    At the end of the interpreter there is none. A device is given by name ("cuda:0", "cpu" or "host"),
+    by index or as a `torch.device`. `None` means the environment variable LOWTIDE_DEVICE, else torch's
+    current accelerator. A kind of device that torch does not have here is no device (R2, R3). Raises
+    ValueError for an index that torch does not have and for a name that torch does not know.
     """
     if isinstance(device, Device):
         return device

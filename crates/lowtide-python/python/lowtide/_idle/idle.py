@@ -38,10 +38,10 @@ def idle(
 
     `after` is a text such as "30s", or a number of seconds; "task" releases at the end of each task
     at once, if no other task is active. The environment variable LOWTIDE_FREE_ON_IDLE overrides it:
-    "off", "on", a time or "task". With `after=None`, only the variable decides; 0 is refused. `to` is the target;
-    the default is the floor. With `to="suspend"`, or `to=0`, the release is followed by
-    `lowtide.suspend()`: nothing of the program is on a device until its next use of one. The program has to be started with
-    `lowtide run` for that.
+    "off", "on", a time or "task". With `after=None`, only the variable decides; 0 is refused. `to` is
+    the target; the default is the floor. With `to="suspend"`, or `to=0`, the release is followed by
+    `lowtide.suspend()`: nothing of the program is on a device until its next use of one. The program
+    has to be started with `lowtide run` for that.
     """
     if has_exit_begun():
         return Idle("off")

@@ -139,8 +139,9 @@ class Held(Data):
 
     `holders` are the references that keep it alive, one for each path, and `path` is the shortest
     of those paths. `invisible` counts references that cannot be seen from Python: native code has
-    them, or a function that is running right now. `in_graph`: an autograd graph holds memory of it. `cuts` begins with the one that frees the least
-    beside it. If there is none, `why_no_cut` says why, and `by_hand` what to do.
+    them, or a function that is running right now. `in_graph` is true if an autograd graph holds memory
+    of it. `cuts` begins with the one that frees the least beside it. If there is none, `why_no_cut`
+    says why, and `by_hand` what to do.
     """
 
     path: str

@@ -200,7 +200,7 @@ class _Graph:
             raw = read(node)
         except UNREADABLE:
             return  # The graph was used up, and its saved tensors are gone.
-        for one in raw if type(raw) in (tuple, list) else (raw,):
+        for one in raw if type(raw) is tuple or type(raw) is list else (raw,):
             try:
                 # Never `unpack`, and never `_saved_…`: those run the hooks.
                 data = type(one).data.__get__(one)
@@ -237,6 +237,6 @@ class _Graph:
         for value in values:
             if self._tensor in type(value).__mro__:
                 kept.append(value)
-            elif type(value) in (tuple, list, dict):
+            elif any(type(value) is kind for kind in (tuple, list, dict)):
                 inner = dict.values(value) if type(value) is dict else value
                 kept += [one for one in inner if self._tensor in type(one).__mro__]

@@ -59,7 +59,7 @@ def _tensors_in(module: Torch, value: Any) -> list[Tensor]:
     found, todo = [], [value]
     while todo:
         at = todo.pop()
-        if type(at) in (tuple, list):
+        if type(at) is tuple or type(at) is list:
             todo += at
         elif tensor_base(module) in type(at).__mro__:
             found.append(at)

@@ -130,7 +130,8 @@ class Cuts:
         """Returns the step that empties a container most of whose items hold memory, rather than drop it: the program
         goes on with it."""
         container = held.object
-        if type(container) not in _EMPTIED or len(container) > 2 * held.pieces:
+        is_emptied = any(type(container) is kind for kind in _EMPTIED)
+        if not is_emptied or len(container) > 2 * held.pieces:
             return []
         if type(container) is dict and namespace_of(container) is not None:
             return []
@@ -370,7 +371,7 @@ def known_as(value: object) -> str:
     """Returns an object that goes with a cut, in a word or two; nothing for plain containers."""
     if is_a(value, FunctionType):
         return f"{printable(plain(FunctionType.__dict__['__name__'].__get__(value)))}()"
-    if type(value) in _PLAIN:
+    if any(type(value) is kind for kind in _PLAIN):
         return ""
     return f"class {type_name(value)}" if is_a(value, type) else type_name(type(value))  # type: ignore[arg-type]
 

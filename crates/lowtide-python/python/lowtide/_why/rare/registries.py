@@ -87,7 +87,7 @@ def undo(name: str, function: Any) -> Reference | None:
     if name.startswith(_FUNCTION) and hasattr(threading, "settrace_all_threads"):
         verb = "threading.setprofile_all_threads(None), threading.settrace_all_threads(None)"
         return Reference("", "registered hook", verb, imports=("threading",))
-    is_function = type(function) in (FunctionType, MethodType)
+    is_function = type(function) is FunctionType or type(function) is MethodType
     called = plain(getattr(function, "__qualname__", None)) if is_function else None
     if name.startswith(_MONITORING) and called is not None:
         tools = tuple(number for number in range(_MOST_TOOLS) if _tool(number))

@@ -161,7 +161,7 @@ def wrapped(name: str, value: object) -> tuple[str, object] | None:
         return None
     for index, cell in enumerate(value.__closure__):
         before: Any = cell_contents(cell)
-        is_function = type(before) in (FunctionType, BuiltinFunctionType)
+        is_function = type(before) is FunctionType or type(before) is BuiltinFunctionType
         if is_function and before is not value and plain(before.__name__) == name:
             return f"{{path}}.__closure__[{index}].cell_contents", before
     return None
