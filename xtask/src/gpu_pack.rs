@@ -73,6 +73,9 @@ pub(crate) fn write(to: &Path, with_peers: bool) -> anyhow::Result<()> {
         built(&["build", "-p", package, "--lib"])?;
         copy(&Path::new("target/pack").join(library), &to.join(library))?;
     }
+    // It is optimised more than in the tests, which has shown what they did not.
+    let mut agent = cargo(&["test", "--profile", "pack", "--locked", "-p", "lowtide-agent"]);
+    run("the agent on the double", agent.args(["--test", "agent", "threads_that_work"]))?;
     let mut compile = Command::new("cc");
     compile.args(["-O2", "-w", "-pthread", "-o"]).arg(to.join("cost"));
     compile.args(["crates/lowtide-agent/examples/cost.c", "-ldl"]);

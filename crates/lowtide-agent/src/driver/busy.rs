@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::driver::calls::{self, place};
-use crate::driver::codes::{NOT_FOUND, NOT_READY, SUCCESS};
+use crate::driver::calls;
+use crate::driver::codes::{NOT_FOUND, NOT_READY};
 use crate::driver::entries::{ENTRIES, row};
 
 /// The time that work has to end before a sleep gives up.
@@ -32,17 +32,16 @@ pub(crate) struct Busy {
 impl Question {
     /// Checks that nothing is on the device of a context.
     pub(crate) fn check_idle(&self, context: usize) -> Result<(), Busy> {
-        call(row::cuCtxPushCurrent_v2, [context, 0])?;
+        call(row::cuCtxPushCurrent_v2, |_nothing| [context, 0])?;
         let asked = self.event().and_then(|event| record_and_wait(context, event));
-        let mut popped = 0_usize;
-        call(row::cuCtxPopCurrent_v2, [place(&mut popped), 0])?;
+        call(row::cuCtxPopCurrent_v2, |popped| [popped, 0])?;
         asked
     }
 
     fn event(&self) -> Result<usize, Busy> {
         let mut event = self.event.load(Relaxed);
         if event == 0 {
-            call(row::cuEventCreate, [place(&mut event), NO_TIMING])?;
+            event = call(row::cuEventCreate, |to| [to, NO_TIMING])?;
             self.event.store(event, Relaxed);
         }
         Ok(event)
@@ -76,23 +75,21 @@ impl Busy {
 }
 
 fn record_and_wait(context: usize, event: usize) -> Result<(), Busy> {
-    call(row::cuCtxRecordEvent, [context, event])?;
+    call(row::cuCtxRecordEvent, |_nothing| [context, event])?;
     let began = Instant::now();
     loop {
-        match call(row::cuEventQuery, [event, 0]) {
+        match call(row::cuEventQuery, |_nothing| [event, 0]) {
             Err(Busy { failed: Some((_, NOT_READY)) }) if began.elapsed() < LIMIT => {
                 thread::yield_now();
             }
             Err(Busy { failed: Some((_, NOT_READY)) }) => return Err(Busy { failed: None }),
-            other => return other,
+            other => return other.map(drop),
         }
     }
 }
 
-fn call(row: usize, words: [usize; 2]) -> Result<(), Busy> {
-    // SAFETY: the functions above take these words, or the first; a pointer is to a variable of theirs.
-    match unsafe { calls::call(row, words) } {
-        SUCCESS => Ok(()),
-        code => Err(Busy { failed: Some((row, code)) }),
-    }
+fn call(row: usize, words: impl FnOnce(usize) -> [usize; 2]) -> Result<usize, Busy> {
+    // SAFETY: the functions above take these words, or the first; none writes more than a word.
+    let written = unsafe { calls::value(row, words) };
+    written.map(|value| value as usize).map_err(|code| Busy { failed: Some((row, code)) })
 }

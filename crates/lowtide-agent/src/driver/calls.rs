@@ -58,55 +58,64 @@ pub(crate) unsafe fn call<const COUNT: usize>(row: usize, words: [usize; COUNT])
     unsafe { function(word(0), word(1), word(2), word(3), word(4)) }
 }
 
-/// Returns the address of a variable that the driver writes.
-pub(crate) fn place<T>(variable: &mut T) -> usize {
-    ptr::from_mut(variable).expose_provenance()
+/// Calls a function of the driver that writes a value, and returns the value, with zeros behind it. `words` gets the
+/// place for it, which has room for a UUID, the largest: a variable that is too small would break the caller's stack.
+///
+/// # Errors
+/// The driver's code.
+///
+/// # Safety
+/// As for [`call`]; the value has at most 16 bytes.
+pub(crate) unsafe fn value<const COUNT: usize>(
+    row: usize,
+    words: impl FnOnce(usize) -> [usize; COUNT],
+) -> std::result::Result<u128, i32> {
+    let mut value = 0_u128;
+    // SAFETY: the caller's promise.
+    match unsafe { call(row, words((&raw mut value).expose_provenance())) } {
+        SUCCESS => Ok(value),
+        code => Err(code),
+    }
 }
 
 /// Returns the context that is current in this thread.
 pub(crate) fn current_context() -> Option<usize> {
-    let mut context = 0;
-    // SAFETY: writes one pointer.
-    let code = unsafe { call(row::cuCtxGetCurrent, [place(&mut context)]) };
-    (code == SUCCESS && context != 0).then_some(context)
+    context().ok().filter(|context| *context != 0)
 }
 
 /// Returns whether the driver says that no context is current in this thread.
 pub(crate) fn has_no_context() -> bool {
-    let mut context = 0;
+    context() == Ok(0)
+}
+
+fn context() -> std::result::Result<usize, i32> {
     // SAFETY: writes one pointer.
-    let code = unsafe { call(row::cuCtxGetCurrent, [place(&mut context)]) };
-    code == SUCCESS && context == 0
+    unsafe { value(row::cuCtxGetCurrent, |to| [to]) }.map(|context| context as usize)
 }
 
 /// Returns the device of the context that is current in this thread.
 pub(crate) fn current_device() -> Option<DeviceId> {
-    let mut device = -1_i32;
-    // SAFETY: writes one int.
-    let code = unsafe { call(row::cuCtxGetDevice, [place(&mut device)]) };
-    u32::try_from(device).ok().filter(|_| code == SUCCESS).map(DeviceId::Cuda)
+    // SAFETY: writes one int, which is not negative.
+    let device = unsafe { value(row::cuCtxGetDevice, |to| [to]) };
+    device.ok().map(|device| DeviceId::Cuda(device as u32))
 }
 
 /// Returns the unused memory of the driver's own pool for a device. The gate is closed and nothing runs there, so no
 /// stream can still use it. A driver that refuses keeps its memory, which is no reason to stay awake.
 pub(crate) fn trim_default_pool(device: DeviceId) {
     let DeviceId::Cuda(ordinal) = device else { return };
-    let mut pool = 0_usize;
     // SAFETY: writes one handle.
-    let code =
-        unsafe { call(row::cuDeviceGetDefaultMemPool, [place(&mut pool), ordinal as usize]) };
-    if code == SUCCESS {
+    let pool = unsafe { value(row::cuDeviceGetDefaultMemPool, |to| [to, ordinal as usize]) };
+    if let Ok(pool) = pool {
         // SAFETY: the handle that the driver gave.
-        let _code = unsafe { call(row::cuMemPoolTrimTo, [pool, 0]) };
+        let _code = unsafe { call(row::cuMemPoolTrimTo, [pool as usize, 0]) };
     }
 }
 
 /// Creates memory with the properties that the program asked for.
 pub(crate) fn create(device: DeviceId, bytes: Bytes, properties: &Properties) -> Result<u64> {
-    let mut handle = 0_u64;
-    let words =
-        [place(&mut handle), bytes.as_usize(), ptr::from_ref(properties).expose_provenance()];
-    checked(row::cuMemCreate, Some(device), words).map(|()| handle)
+    let properties = ptr::from_ref(properties).expose_provenance();
+    written(row::cuMemCreate, Some(device), |to| [to, bytes.as_usize(), properties])
 }
 
 /// Maps memory at an address.
@@ -127,18 +136,14 @@ pub(crate) fn unmap(at: u64, bytes: Bytes) -> Result<()> {
 
 /// Takes another reference to the handle that is mapped at an address.
 pub(crate) fn retain(at: u64) -> Result<u64> {
-    let mut handle = 0_u64;
-    let words = [place(&mut handle), at as usize];
-    checked(row::cuMemRetainAllocationHandle, None, words).map(|()| handle)
+    written(row::cuMemRetainAllocationHandle, None, |to| [to, at as usize])
 }
 
 /// Returns the first address and the size of the mapping that an address is in. Needs a context.
 pub(crate) fn mapping(at: u64) -> Result<(u64, Bytes)> {
-    let (mut base, mut bytes) = (0_u64, 0_u64);
-    let words = [place(&mut base), MAPPING_BASE, at as usize];
-    checked(row::cuPointerGetAttribute, None, words)?;
-    let words = [place(&mut bytes), MAPPING_SIZE, at as usize];
-    checked(row::cuPointerGetAttribute, None, words).map(|()| (base, Bytes(bytes)))
+    let get =
+        |attribute| written(row::cuPointerGetAttribute, None, |to| [to, attribute, at as usize]);
+    Ok((get(MAPPING_BASE)?, Bytes(get(MAPPING_SIZE)?)))
 }
 
 /// Makes a context current in this thread, which is one of ours.
@@ -148,25 +153,22 @@ pub(crate) fn use_context(context: usize) -> Result<()> {
 
 /// Returns a descriptor by which another process gets memory.
 pub(crate) fn export(handle: u64) -> Result<OwnedFd> {
-    let mut descriptor: i32 = -1;
-    let words = [place(&mut descriptor), handle as usize, BY_DESCRIPTOR, 0];
-    checked(row::cuMemExportToShareableHandle, None, words)?;
+    let words = |to| [to, handle as usize, BY_DESCRIPTOR, 0];
+    let descriptor = written(row::cuMemExportToShareableHandle, None, words)?;
     // SAFETY: the driver has opened it for the caller.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
 }
 
 /// Takes memory of another process by its descriptor.
 pub(crate) fn import(descriptor: &OwnedFd) -> Result<u64> {
-    let (mut handle, descriptor) = (0_u64, descriptor.as_raw_fd().cast_unsigned() as usize);
-    let words = [place(&mut handle), descriptor, BY_DESCRIPTOR];
-    checked(row::cuMemImportFromShareableHandle, None, words).map(|()| handle)
+    let descriptor = descriptor.as_raw_fd().cast_unsigned() as usize;
+    let words = |to| [to, descriptor, BY_DESCRIPTOR];
+    written(row::cuMemImportFromShareableHandle, None, words)
 }
 
 /// Reserves addresses.
 pub(crate) fn reserve(bytes: Bytes) -> Result<u64> {
-    let mut at = 0_u64;
-    let words = [place(&mut at), bytes.as_usize(), 0, 0, 0];
-    checked(row::cuMemAddressReserve, None, words).map(|()| at)
+    written(row::cuMemAddressReserve, None, |to| [to, bytes.as_usize(), 0, 0, 0])
 }
 
 /// Gives addresses back.
@@ -176,9 +178,9 @@ pub(crate) fn free_addresses(at: u64, bytes: Bytes) -> Result<()> {
 
 /// Returns the UUID of a device.
 pub(crate) fn uuid(ordinal: u32) -> Option<[u8; 16]> {
-    let mut uuid = [0; 16];
-    let words = [place(&mut uuid), ordinal as usize];
-    checked(row::cuDeviceGetUuid_v2, None, words).ok().map(|()| uuid)
+    // SAFETY: writes 16 bytes.
+    let uuid = unsafe { value(row::cuDeviceGetUuid_v2, |to| [to, ordinal as usize]) };
+    uuid.ok().map(u128::to_ne_bytes)
 }
 
 /// Drops a reference to memory.
@@ -192,20 +194,27 @@ fn checked<const COUNT: usize>(
     device: Option<DeviceId>,
     words: [usize; COUNT],
 ) -> Result<()> {
-    // SAFETY: the functions above give each what it takes; pointers are to variables of theirs.
-    match unsafe { call(row, words) } {
-        SUCCESS => Ok(()),
-        code => {
-            let call = ENTRIES[row].name.to_str().unwrap_or_default();
-            Err(Error::Driver { device, call, code, name: name_of(code) })
-        }
-    }
+    written(row, device, |_nothing| words).map(|_nothing| ())
+}
+
+/// The same for a function that writes a value.
+fn written<const COUNT: usize>(
+    row: usize,
+    device: Option<DeviceId>,
+    words: impl FnOnce(usize) -> [usize; COUNT],
+) -> Result<u64> {
+    // SAFETY: the functions above give each what it takes, and none writes more than a word.
+    unsafe { value(row, words) }.map(|value| value as u64).map_err(|code| {
+        let call = ENTRIES[row].name.to_str().unwrap_or_default();
+        Error::Driver { device, call, code, name: name_of(code) }
+    })
 }
 
 fn name_of(code: i32) -> String {
-    let mut name = ptr::null::<c_char>();
+    let code = code.cast_unsigned() as usize;
     // SAFETY: writes one pointer.
-    unsafe { call(row::cuGetErrorName, [code.cast_unsigned() as usize, place(&mut name)]) };
+    let name = unsafe { value(row::cuGetErrorName, |to| [code, to]) }.unwrap_or_default();
+    let name = ptr::with_exposed_provenance::<c_char>(name as usize);
     if name.is_null() {
         return "an unknown error".to_owned();
     }
