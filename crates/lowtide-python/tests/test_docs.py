@@ -47,7 +47,7 @@ COMMANDS = {
     "pip install .": BY_CI,
     "cargo xtask dist": "it installs and runs what it made",
     "pip install target/dist/*.whl": "cargo xtask dist does it in an empty environment",
-    "cargo add --path /path/to/lowtide/crates/lowtide": "crates/lowtide/examples use the crate so",
+    "cargo add --path /path/to/lowtide/crates/lowtide": "the examples of its front page use the crate so",
     "lowtide status": "crates/lowtide-cli/tests/commands/agents.rs",
     "cargo run --release -- demo": "crates/lowtide-cli/tests run the demo",
     "cargo xtask test": "it runs this test",
