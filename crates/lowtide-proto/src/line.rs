@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Instant;
 
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::Serialize;
 
 /// Returns a message as a line.
@@ -94,6 +95,21 @@ pub fn at_socket<T>(path: &Path, with: impl FnOnce(&Path) -> io::Result<T>) -> i
     };
     let folder = File::open(folder)?;
     with(&Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name))
+}
+
+/// Connects to a socket. Does not wait: a full queue is [`ErrorKind::WouldBlock`]. The descriptor is
+/// closed in programs that this one starts.
+///
+/// # Errors
+/// Those of the socket.
+pub fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    at_socket(path, |path| Ok(net::connect(&socket, &SocketAddrUnix::new(path)?)?))?;
+    let stream = UnixStream::from(socket);
+    // Reads and writes wait, each up to its limit.
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 /// Returns whether the process at the other end of a connection belongs to this user or to root, as the kernel

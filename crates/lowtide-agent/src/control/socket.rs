@@ -16,6 +16,7 @@ use lowtide_proto::{Answer, Ask, LINE_MOST, Request, socket_name};
 
 use crate::control::worker;
 use crate::say::say;
+use crate::sharing::spare_files;
 use crate::sleep::agent;
 use crate::{obstacles, threads};
 
@@ -77,8 +78,15 @@ fn answer(mut client: UnixStream) {
     let _sent = client.write_all(answer.to_line().as_bytes());
 }
 
-/// Gives a connection to a thread of its own, which serves it for as long as memory is open by it.
-fn share(client: UnixStream) {
+/// Gives a connection to a thread of its own, which serves it for as long as memory is open by it. The program keeps
+/// some files for itself.
+fn share(mut client: UnixStream) {
+    if spare_files() == 0 {
+        let reason = "too many processes have its memory open for its limit of files".to_owned();
+        // A client that stopped reading has no use for it.
+        let _sent = client.write_all(Answer::Refused { reason }.to_line().as_bytes());
+        return;
+    }
     let serve = move || {
         if let Some(agent) = agent::get()
             && std::panic::catch_unwind(AssertUnwindSafe(|| {

@@ -1,6 +1,7 @@
 //! Allocations of this process that others may open.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -37,11 +38,12 @@ pub(crate) struct Exports {
     connections: AtomicU64,
 }
 
-/// The processes that have an allocation open, by its number and that of their connection.
-type Open = BTreeMap<(u64, u64), u32>;
+/// The process that has an allocation open, and how often, by the allocation's number and that of the connection.
+type Open = BTreeMap<(u64, u64), (u32, u32)>;
 
 /// An allocation that is being opened: its chunks that have not been given yet.
 struct Opening {
+    allocation: u64,
     bytes: Bytes,
     chunks: Vec<RetainedChunk>,
 }
@@ -67,7 +69,7 @@ impl Exports {
     /// Returns why the process cannot sleep: who has memory of it open that it has not freed.
     pub(crate) fn obstacles(&self, memory: &Memory) -> Vec<String> {
         let mut processes = BTreeMap::<u32, Bytes>::new();
-        for ((allocation, _), pid) in self.open().iter() {
+        for ((allocation, _), (pid, _)) in self.open().iter() {
             if let Some(found) = memory.by_id(*allocation) {
                 *processes.entry(*pid).or_default() += Bytes(found.bytes);
             }
@@ -102,7 +104,7 @@ impl Exports {
         client.set_write_timeout(Some(CLIENT_LIMIT))?;
         send(client, &ShareAnswer::Ready.to_line(), &[])?;
         let mut lines = LineReader::default();
-        let mut opening = Opening { bytes: Bytes::ZERO, chunks: Vec::new() };
+        let mut opening = Opening { allocation: 0, bytes: Bytes::ZERO, chunks: Vec::new() };
         loop {
             if !lines.has_line() && wait(client, PollFlags::IN, process)? {
                 return Ok(());
@@ -110,11 +112,12 @@ impl Exports {
             let line = lines.read(client, LINE_MOST, Instant::now() + CLIENT_LIMIT)?;
             let most = match serde_json::from_slice(&line)? {
                 ShareAsk::Close { allocation } => {
-                    self.open().remove(&(allocation, connection));
+                    self.closed((allocation, connection));
                     continue;
                 }
                 ShareAsk::Open { token, allocation, most } => {
-                    let opened = || self.open().insert((allocation, connection), pid);
+                    let key = (allocation, connection);
+                    let opened = || self.open().entry(key).or_insert((pid, 0)).1 += 1;
                     match self.begin(memory, token, allocation, opened) {
                         Ok(begun) => opening = begun,
                         Err((code, reason)) => {
@@ -128,6 +131,9 @@ impl Exports {
                 ShareAsk::More { most } => most,
             };
             let (answer, descriptors) = opening.next(most);
+            if let ShareAnswer::Refused { .. } = answer {
+                self.closed((opening.allocation, connection));
+            }
             send(client, &answer.to_line(), &descriptors)?;
         }
     }
@@ -152,7 +158,17 @@ impl Exports {
         let (bytes, mut chunks) = found.map_err(refused)?;
         chunks.reverse();
         opened();
-        Ok(Opening { bytes, chunks })
+        Ok(Opening { allocation, bytes, chunks })
+    }
+
+    /// Notes that a connection has closed an allocation once.
+    fn closed(&self, key: (u64, u64)) {
+        if let Entry::Occupied(mut known) = self.open().entry(key) {
+            known.get_mut().1 -= 1;
+            if known.get().1 == 0 {
+                known.remove();
+            }
+        }
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {

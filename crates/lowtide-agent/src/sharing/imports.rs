@@ -32,7 +32,7 @@ pub(crate) struct Imports {
     table: Mutex<BTreeMap<u64, Import>>,
     /// Closed in a capture, whose end they wait for: waiting for the device would end it.
     deferred: Mutex<Vec<Import>>,
-    /// Held while memory is opened or closed, which waits for another process.
+    /// Never held while something waits for another process.
     links: Mutex<BTreeMap<ProcessName, Arc<Link>>>,
 }
 
@@ -59,46 +59,56 @@ impl Imports {
         id: u64,
         limit: Duration,
     ) -> Result<u64, i32> {
-        let mut links = self.links();
-        if let Some(opened) = self.open_again(handle, context.handle) {
+        if let Some(opened) = open_again(&mut self.table(), handle, context.handle) {
             return opened;
         }
         let (process, deadline) = (handle.process, Instant::now() + limit + ANSWER_LIMIT);
-        links.retain(|_, link| !link.is_broken());
-        let known = links.get(&process).cloned();
-        let link = known.map_or_else(|| Link::connect(process, deadline).map(Arc::new), Ok);
-        let made = link.map_err(Refusal::Unreachable).and_then(|link| {
-            links.insert(process, Arc::clone(&link));
-            let made = receive(&link, handle, context, deadline);
-            if made.is_err() {
-                // It may have gone, or never have opened anything.
-                let _told = link.tell(&ShareAsk::Close { allocation: handle.allocation });
+        let made = self.link(process, deadline).map_err(Refusal::Unreachable).and_then(|link| {
+            let received = link.conversation(|| receive(&link, handle, context, deadline));
+            match &received {
+                Err(Refusal::Driver(_)) => {
+                    link.tell(&ShareAsk::Close { allocation: handle.allocation })
+                }
+                Err(Refusal::Unreachable(_)) => link.give_up(),
+                Ok(_) | Err(Refusal::Refused(..)) => {}
             }
-            made.map(|(bytes, range)| (link, bytes, range))
+            received.map(|(bytes, range)| (link, bytes, range))
         });
+        self.end_idle_links();
         let (link, bytes, range) = made.map_err(|refusal| refusal.code(process))?;
         let (at, mapped) = range.keep();
         let seen = Allocation { at, bytes: bytes.0, id, context: Arc::clone(context) };
         let import = Import { handle: *handle, seen, mapped, opens: 1, link };
-        self.table().insert(at, import);
+        let mut table = self.table();
+        // Another thread may have been faster.
+        if let Some(opened) = open_again(&mut table, handle, context.handle) {
+            drop(table);
+            import.close();
+            return opened;
+        }
+        table.insert(at, import);
         Ok(at)
     }
 
-    /// Opens once more what is open; `None` if it is not.
-    fn open_again(&self, handle: &MemoryHandle, context: usize) -> Option<Result<u64, i32>> {
-        let mut table = self.table();
-        let known = table.values_mut().find(|import| import.handle == *handle)?;
-        if known.seen.context.handle != context {
-            return Some(Err(INVALID_HANDLE));
+    /// Returns the connection to the agent of a process, or a new one.
+    fn link(&self, process: ProcessName, deadline: Instant) -> io::Result<Arc<Link>> {
+        let known = self.links().get(&process).filter(|link| !link.is_broken()).cloned();
+        if let Some(link) = known {
+            return Ok(link);
         }
-        known.opens += 1;
-        Some(Ok(known.seen.at))
+        let link = Arc::new(Link::connect(process, deadline)?);
+        self.links().insert(process, Arc::clone(&link));
+        Ok(link)
+    }
+
+    /// Ends connections by which nothing is open: each is a file in both processes.
+    fn end_idle_links(&self) {
+        self.links().retain(|_, link| Arc::strong_count(link) > 1);
     }
 
     /// Closes memory that begins at an address, in whatever context it is open: at once, or at the end of the captures
     /// that are open. Returns `None` if none begins here.
     pub(crate) fn close(&self, at: u64, is_capturing: bool) -> Option<i32> {
-        let _links = self.links();
         let mut table = self.table();
         let import = table.get_mut(&at)?;
         import.opens -= 1;
@@ -110,7 +120,7 @@ impl Imports {
         if is_capturing {
             lock(&self.deferred).push(gone);
         } else {
-            self.end(gone);
+            self.end([gone]);
         }
         Some(SUCCESS)
     }
@@ -118,35 +128,24 @@ impl Imports {
     /// Closes what was closed in a capture.
     pub(crate) fn captures_ended(&self) {
         let deferred = mem::take(&mut *lock(&self.deferred));
-        if !deferred.is_empty() {
-            let _links = self.links();
-            for gone in deferred {
-                self.end(gone);
-            }
-        }
+        self.end(deferred);
     }
 
     /// Closes all that is open in a context that is about to be destroyed.
     pub(crate) fn leave(&self, context: usize) {
-        let _links = self.links();
         let mut table = self.table();
         let (gone, others) = mem::take(&mut *table)
             .into_iter()
             .partition(|(_, import)| import.seen.context.handle == context);
         *table = others;
         drop(table);
-        for gone in BTreeMap::into_values(gone) {
-            self.end(gone);
-        }
+        self.end(BTreeMap::into_values(gone));
     }
 
-    /// Gives memory up that is closed. The process that has it is told, unless this one has opened it again while the
-    /// close waited for a capture.
-    fn end(&self, gone: Import) {
-        let is_same =
-            |one: &Import| one.handle == gone.handle && Arc::ptr_eq(&one.link, &gone.link);
-        let is_open = self.table().values().any(is_same);
-        gone.close(is_open);
+    /// Gives up memory that is closed.
+    fn end(&self, gone: impl IntoIterator<Item = Import>) {
+        gone.into_iter().for_each(Import::close);
+        self.end_idle_links();
     }
 
     /// Returns the memory of another process that an address is in.
@@ -193,19 +192,29 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Import {
-    /// Waits for work that may use the memory, unmaps it, and tells the process that has it if it is not open elsewhere.
-    fn close(self, is_open_elsewhere: bool) {
+    /// Waits for work that may use the memory, unmaps it, and tells the process that has it.
+    fn close(self) {
         // Asleep nothing runs, and where the context is lost, nothing uses the memory any more.
         if !gate::is_asleep() {
             let _idle = self.seen.context.device.synchronize();
         }
         drop(Range { at: self.seen.at, mapped: self.mapped, whole: self.mapped });
-        if is_open_elsewhere {
-            return;
-        }
-        // Where the process is gone, there is nobody to tell.
-        let _told = self.link.tell(&ShareAsk::Close { allocation: self.handle.allocation });
+        self.link.tell(&ShareAsk::Close { allocation: self.handle.allocation });
     }
+}
+
+/// Opens once more what is open; `None` if it is not.
+fn open_again(
+    table: &mut BTreeMap<u64, Import>,
+    handle: &MemoryHandle,
+    context: usize,
+) -> Option<Result<u64, i32>> {
+    let known = table.values_mut().find(|import| import.handle == *handle)?;
+    if known.seen.context.handle != context {
+        return Some(Err(INVALID_HANDLE));
+    }
+    known.opens += 1;
+    Some(Ok(known.seen.at))
 }
 
 /// The reason why memory of another process is not open.
@@ -219,6 +228,10 @@ enum Refusal {
 }
 
 impl Refusal {
+    fn nonsense(what: &str) -> Refusal {
+        Refusal::Unreachable(io::Error::other(what))
+    }
+
     /// Says the reason, and returns the driver's code for the caller. A process that is gone is the program's affair.
     fn code(self, process: ProcessName) -> i32 {
         let (code, reason) = match self {
@@ -258,7 +271,7 @@ fn receive(
         let (bytes, chunks, left) = match answer {
             ShareAnswer::Chunks { bytes, chunks, left } => (bytes, chunks, left),
             ShareAnswer::Refused { code, reason } => return Err(Refusal::Refused(code, reason)),
-            ShareAnswer::Ready => return Err(Refusal::Refused(UNKNOWN, "no answer".to_owned())),
+            ShareAnswer::Ready => return Err(Refusal::nonsense("no answer")),
         };
         // Anybody of this user may answer: what does not add up is not mapped.
         let coming = chunks.iter().try_fold(left.0, |sum, chunk| sum.checked_add(chunk.0));
@@ -267,7 +280,7 @@ fn receive(
             None => bytes.0 <= sum,
         });
         if !is_whole || chunks.is_empty() || chunks.len() != descriptors.len() {
-            return Err(Refusal::Refused(UNKNOWN, "its chunks do not add up".to_owned()));
+            return Err(Refusal::nonsense("its chunks do not add up"));
         }
         let mut taken = match range.take() {
             Some(range) => range,

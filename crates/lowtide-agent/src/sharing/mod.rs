@@ -9,3 +9,5 @@ pub(crate) mod exports;
 pub(crate) mod handle;
 pub(crate) mod imports;
 mod link;
+
+pub(crate) use link::spare_files;

@@ -17,7 +17,7 @@ use crate::memory::{live_contexts, unmanaged};
 use crate::say::say;
 use crate::sharing::exports::Exports;
 use crate::sharing::imports::Imports;
-use crate::sleep::suspension::Suspension;
+use crate::sleep::suspension::{Suspension, check_not_exiting};
 use crate::sleep::torch_cache;
 use crate::{gate, obstacles, settings};
 
@@ -301,6 +301,11 @@ impl Agent {
         self.suspension.remember(self.status(), &self.memory.contexts());
         if !gate::suspend(CLOSING_LIMIT) {
             return Err("busy: a driver call is under way; the process stays asleep".to_owned());
+        }
+        // Either this sees the exit, or the exit sees that the gate is closed, and waits for the way back.
+        if let Err(reason) = check_not_exiting() {
+            gate::fall_asleep();
+            return Err(reason);
         }
         self.suspension
             .suspend(connection, target)

@@ -68,9 +68,7 @@ impl Suspension {
     /// # Errors
     /// The reason why the process cannot be suspended.
     pub(crate) fn connect_to_suspend(&self) -> Result<(Connection, Target), String> {
-        if IS_EXITING.load(SeqCst) {
-            return Err("the process is about to end".to_owned());
-        }
+        check_not_exiting()?;
         self.connect()
     }
 
@@ -225,6 +223,14 @@ impl Suspension {
 /// Notes that the process has begun to exit.
 pub(crate) fn begin_exit() {
     IS_EXITING.store(true, SeqCst);
+}
+
+/// Checks that the process has not begun to exit.
+///
+/// # Errors
+/// What to say where it has.
+pub(crate) fn check_not_exiting() -> Result<(), String> {
+    if is_exiting() { Err("the process is about to end".to_owned()) } else { Ok(()) }
 }
 
 /// Returns whether the process has begun to exit.

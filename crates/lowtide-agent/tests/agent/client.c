@@ -258,6 +258,27 @@ static void *check_in_thread(void *block) {
     return (void *)(long)check_block((long)block);
 }
 
+// What `open-later` asks for, in a thread.
+static struct { unsigned char bytes[64]; } wanted;
+static uint64_t opened;
+static void *open_in_thread(void *flags) {
+    CALL(cuCtxSetCurrent, context);
+    return (void *)(long)CALL(cuIpcOpenMemHandle_v2, &opened, wanted, (int)(long)flags);
+}
+
+// As the driver does at exit, after all that was registered later: asks for a while what waits in a locked process.
+static int ends_slowly;
+static void end_slowly(void) {
+    if (!ends_slowly) return;
+    unsigned long memory[8];
+    void *device = NULL;
+    ((int (*)(unsigned, void **))dlsym(library, "nvmlDeviceGetHandleByIndex_v2"))(0, &device);
+    for (int i = 0; i < 200; i++, usleep(10000)) {
+        memory[0] = sizeof memory | 2 << 24;
+        ((int (*)(void *, void *))dlsym(library, "nvmlDeviceGetMemoryInfo_v2"))(device, memory);
+    }
+}
+
 static int in_threads(void *(*work)(void *), int threads, int ms) {
     pthread_t all[MOST];
     long worst = 0;
@@ -284,6 +305,8 @@ void lowtide_client_touch(void) { touched = check_block(0); }
 int main(int count, char **arguments) {
     const char *route = count > 1 ? arguments[1] : "dlsym";
     char line[256];
+    pthread_t later;
+    atexit(end_slowly);
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (strcmp(route, "linked") != 0) {
         library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -317,6 +340,14 @@ int main(int count, char **arguments) {
             usleep(20000);
             code = pthread_cancel(thread) | pthread_join(thread, &end);
             if (code == 0 && end != PTHREAD_CANCELED) code = (long)end;
+        }
+        if (!strcmp(word, "exit")) { ends_slowly = 1; exit((int)a); }
+        if (!strcmp(word, "become")) code = setgid(a) | setuid(a);
+        if (!strcmp(word, "files")) {  // Opens some, and closes them.
+            int all[MOST];
+            code = 0;
+            for (int i = 0; i < (int)a; i++) if ((all[i] = dup(0)) < 0) code = -7;
+            for (int i = 0; i < (int)a; i++) close(all[i]);
         }
         if (!strcmp(word, "no-files")) { while (dup(0) >= 0); code = 0; }
         if (!strcmp(word, "no-second")) usleep(1000 * a);
@@ -375,10 +406,23 @@ int main(int count, char **arguments) {
             for (int i = 0; code == 0 && i < 64; i++) printf(i < 63 ? "%02x" : "%02x\n", shared.bytes[i]);
             if (code == 0) continue;
         }
-        if (!strcmp(word, "open")) {
+        if (!strncmp(word, "open", 4)) {
             char text[129] = "";
             sscanf(line, "%*s %*s %*s %*s %128s", text);
             for (int i = 0; i < 64; i++) sscanf(text + 2 * i, "%2hhx", &shared.bytes[i]);
+        }
+        if (!strcmp(word, "open-later")) {  // In a thread, for which `opened` waits.
+            memcpy(&wanted, &shared, sizeof wanted);
+            bytes[a] = b;
+            code = pthread_create(&later, NULL, open_in_thread, (void *)c);
+        }
+        if (!strcmp(word, "opened")) {
+            void *end = NULL;
+            code = pthread_join(later, &end);
+            if (code == 0) code = (long)end;
+            at[a] = opened;
+        }
+        if (!strcmp(word, "open")) {
             uint64_t found = 0;
             code = CALL(cuIpcOpenMemHandle_v2, &found, shared, (int)c);
             if (code == 0) { at[a] = found; bytes[a] = b; }

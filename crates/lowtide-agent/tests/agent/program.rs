@@ -208,6 +208,11 @@ impl Program {
         }
     }
 
+    /// Says that it was to end, in whatever way.
+    pub(crate) fn is_over(&mut self) {
+        self.is_killed = true;
+    }
+
     pub(crate) fn has_answered(&self) -> bool {
         let mut waiting = self.waiting.lock().expect("no panic");
         if waiting.is_none() {

@@ -136,8 +136,89 @@ fn a_process_that_dies_closes_what_it_had_open_also_beside_its_child() {
     is_free(&exporter);
     slept(&exporter);
     exporter.does("check 0");
-    let killed = Command::new("kill").args(["-9", &child]).status();
-    assert!(killed.is_ok_and(|status| status.success()));
+    signal("-9", &child);
+}
+
+/// Sends a signal to a process.
+fn signal(name: &str, pid: &str) {
+    let sent = Command::new("kill").args([name, pid]).status();
+    assert!(sent.is_ok_and(|status| status.success()), "{name} {pid}");
+}
+
+/// So long that nothing waits for its end in a test.
+const PATIENT: (&str, &str) = ("LOWTIDE_WAKE_TIMEOUT", "1h");
+
+#[test]
+fn a_close_does_not_wait_for_a_process_that_is_stopped() {
+    let world = World::new();
+    let mut exporter = world.start(Route::Dlsym);
+    exporter.does("alloc 0 6291456; write 0 5; alloc 1 6291456; write 1 6");
+    let handles = [exporter.text("handle 0 0"), exporter.text("handle 1 0")];
+    let mut importer = world.start_with(Route::Address, &[PATIENT]);
+    importer.does(&open(&handles[0]));
+    signal("-STOP", &exporter.pid());
+    importer.does(&format!("open-later 2 {BYTES} 1 {}", handles[1]));
+    importer.does("close 0");
+    signal("-CONT", &exporter.pid());
+    importer.does("opened 2; seed 2 6; check 2; close 2");
+    is_free(&exporter);
+    slept(&exporter);
+}
+
+#[test]
+fn nobody_waits_for_a_process_that_has_died_beside_its_child() {
+    for is_connected in [false, true] {
+        let world = World::new();
+        let mut exporter = world.start(Route::Dlsym);
+        exporter.does("alloc 0 6291456; write 0 5; alloc 1 6291456");
+        let handles = [exporter.text("handle 0 0"), exporter.text("handle 1 0")];
+        let mut importer = world.start_with(Route::Address, &[PATIENT]);
+        if is_connected {
+            importer.does(&open(&handles[0]));
+        }
+        // It has the socket of the agent, and what is connected.
+        let child = exporter.text("leave-child");
+        exporter.kill();
+        let answer = importer.text(&format!("open 1 {BYTES} 1 {}", handles[1]));
+        assert_eq!(answer, "error 400", "{is_connected}");
+        if is_connected {
+            importer.does("seed 0 5; check 0; close 0");
+        }
+        signal("-9", &child);
+    }
+}
+
+#[test]
+fn connections_leave_the_program_its_files() {
+    let world = World::new();
+    let mut command = world.command("sh".as_ref());
+    let client = client(Route::Dlsym).display().to_string();
+    command.args(["-c", "ulimit -n 40; exec \"$0\" dlsym", &client]).env("LD_PRELOAD", agent());
+    let mut exporter = world.spawn(&mut command);
+    exporter.does("start; alloc 0 6291456; write 0 5");
+    let handle = exporter.text("handle 0 0");
+    let mut importers: Vec<Program> = (0..12).map(|_| world.start(Route::Dlsym)).collect();
+    let opened = importers.iter_mut().map(|importer| importer.text(&open(&handle)));
+    let opened: Vec<String> = opened.collect();
+    let (some, others) = opened.iter().partition::<Vec<_>, _>(|answer| *answer == "ok");
+    assert!(some.len() >= 3 && others.len() >= 3, "{opened:?}");
+    assert!(others.iter().all(|answer| *answer == "error 400"), "{opened:?}");
+    assert!(world.said().contains("for its limit of files"), "{}", world.said());
+    exporter.does("files 8; check 0");
+    // One that has closed all it had open takes no file.
+    for (importer, answer) in importers.iter_mut().zip(&opened) {
+        if answer == "ok" {
+            importer.does("close 0");
+        }
+    }
+    is_free(&exporter);
+    for importer in &mut importers {
+        for _ in 0..20 {
+            importer.does(&open(&handle));
+            importer.does("seed 0 5; check 0; close 0");
+        }
+    }
+    exporter.does("files 18");
 }
 
 #[test]

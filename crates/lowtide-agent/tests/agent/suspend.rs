@@ -1,10 +1,15 @@
 //! A program that is suspended, and comes back when it needs the driver.
 
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::process::Command;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use lowtide_proto::helper::{Helper, Step};
-use lowtide_proto::{Answer, Ask};
+use lowtide_proto::helper::{self as protocol, Helper, Step};
+use lowtide_proto::{Answer, Ask, Request};
 use lowtide_types::{Bytes, Verdict};
 
 use crate::MIB;
@@ -176,6 +181,48 @@ fn a_program_that_exits_while_it_is_suspended_ends_as_it_would() {
     suspended(&program);
     program.end_of_input();
     assert_eq!(program.exit_code(), Some(0), "{}", world.said());
+}
+
+#[test]
+fn a_program_that_exits_while_it_falls_asleep_for_a_suspend_ends_as_it_would() {
+    let world = World::new();
+    let mut program = started(&world, &[("LOWTIDE_DOUBLE", "copy_us=50000")]);
+    program.does("alloc 1 67108864; write 1 3; reset-calls");
+    thread::scope(|scope| {
+        let socket = program.socket();
+        scope.spawn(move || {
+            let mut asker = UnixStream::connect(socket).expect("the agent listens");
+            asker.write_all(Request::new(Ask::Suspend).to_line().as_bytes()).expect("it reads");
+            // The process ends meanwhile.
+            let _answer = asker.read(&mut [0; 1]);
+        });
+        while !program.text("calls").contains("cuMemcpyDtoH") {
+            thread::sleep(Duration::from_millis(1));
+        }
+        program.tell("exit 7");
+        assert_eq!(program.exit_code(), Some(7), "{}", world.said());
+    });
+    program.is_over();
+    let helper = Helper::new(&world.folder().join("run/lowtide"), helper());
+    if let Some(mut running) = helper.running().expect("it answers") {
+        let answer = running.ask(protocol::Ask::List).expect("it answers");
+        let protocol::Answer::List { processes } = answer else { panic!("{answer:?}") };
+        assert!(processes.is_empty(), "{processes:?}");
+    }
+}
+
+#[test]
+fn a_program_that_becomes_another_user_while_it_is_suspended_comes_back() {
+    if fs::metadata("/proc/self").expect("a process").uid() != 0 {
+        return eprintln!("skipped: only root can become another user");
+    }
+    let world = World::new();
+    let mut program = started(&world, &[]);
+    suspended(&program);
+    program.does("become 65534; check 0");
+    let answer = program.ask(Ask::Suspend);
+    assert!(matches!(answer, Answer::Refused { .. }), "nobody may attach to it: {answer:?}");
+    program.does("check 0");
 }
 
 #[test]

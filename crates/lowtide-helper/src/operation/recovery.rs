@@ -20,7 +20,7 @@ use lowtide_proto::helper::{ProcessState, Refusal, Resume};
 use crate::operation::journal::{Asked, Record};
 use crate::operation::lock_table::{Exclusive, Operation, Resource};
 use crate::operation::service::{Journaled, Service};
-use crate::process::handle::{self, ProcessHandle};
+use crate::process::handle;
 
 /// The pause between two looks at a process that is stopped: the driver's calls would hang.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -56,7 +56,7 @@ fn finish(service: &Service, record: &Record, operation: &Arc<Operation>, exclus
     }
     let mut journaled = Journaled::new(service, operation, record.clone());
     for _ in 0..LOOKS {
-        let state = ProcessHandle::find(record.target).and_then(|_| service.driver.state(pid));
+        let state = service.find(record.target).and_then(|_| service.driver.state(pid));
         let done = match state {
             Ok(ProcessState::Running)
             | Err(Refusal::Ended { .. } | Refusal::NotOnDevice { .. }) => {

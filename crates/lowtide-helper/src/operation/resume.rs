@@ -37,7 +37,7 @@ impl Service {
         deadline: Instant,
     ) -> Result<Resumed, Refusal> {
         let (target, pid) = (ask.target, ask.target.pid);
-        let (process, began) = (ProcessHandle::find(target)?, Instant::now());
+        let (process, began) = (self.find(target)?, Instant::now());
         process.check_moving()?;
         let room_until = began + Duration::from_millis(ask.wait_ms);
         let admitted = self.admit(&process, ask, operation, room_until, deadline)?;

@@ -115,9 +115,18 @@ impl Service {
         if operation.is_left() { Err(Refusal::UnderWay { pid }) } else { Ok((exclusive, locked)) }
     }
 
+    /// Finds a process of this user, or one that was when it was suspended: it may have become another user since.
+    pub(crate) fn find(&self, target: Target) -> Result<ProcessHandle, Refusal> {
+        if self.journal.all().iter().any(|record| record.target == target) {
+            ProcessHandle::find_of_anybody(target)
+        } else {
+            ProcessHandle::find(target)
+        }
+    }
+
     /// Returns the state of a process. A stopped one is not asked: the driver's call might hang.
     pub(crate) fn state(&self, target: Target) -> Result<ProcessStatus, Refusal> {
-        ProcessHandle::find(target)?;
+        self.find(target)?;
         let state = if handle::is_stopped(target.pid) {
             ProcessState::Unknown
         } else {
@@ -150,7 +159,7 @@ impl Service {
     /// kernel only: the driver may be at work.
     pub(crate) fn has_records(&self) -> bool {
         for record in self.journal.all() {
-            if matches!(ProcessHandle::find(record.target), Err(Refusal::Ended { .. })) {
+            if matches!(self.find(record.target), Err(Refusal::Ended { .. })) {
                 self.journal.remove(record.target);
             }
         }

@@ -24,21 +24,26 @@ pub(crate) struct ProcessHandle {
 impl ProcessHandle {
     /// Finds a process that belongs to this user and is no thread.
     pub(crate) fn find(target: Target) -> Result<ProcessHandle, Refusal> {
+        let found = ProcessHandle::find_of_anybody(target)?;
+        let (pid, user) = (target.pid, effective_user());
+        match Status::read(pid)?.users.into_iter().find(|owner| *owner != user) {
+            Some(owner) => Err(Refusal::OtherUser { pid, owner, user }),
+            None => Ok(found),
+        }
+    }
+
+    /// Finds a process that is no thread, whoever it belongs to.
+    pub(crate) fn find_of_anybody(target: Target) -> Result<ProcessHandle, Refusal> {
         let pid = target.pid;
         if pid == std::process::id() {
             return Err(Refusal::Helper { pid });
         }
         let found = ProcessHandle { target, handle: process_tree::open(pid) };
         // Read after the handle was taken: the handle is of the process that this is about.
-        let status = Status::read(pid)?;
-        if let Some(process) = status.process.filter(|process| *process != pid) {
+        if let Some(process) = Status::read(pid)?.process.filter(|process| *process != pid) {
             return Err(Refusal::Thread { pid, process });
         }
         found.check_alive()?;
-        let user = effective_user();
-        if let Some(owner) = status.users.iter().copied().find(|owner| *owner != user) {
-            return Err(Refusal::OtherUser { pid, owner, user });
-        }
         Ok(found)
     }
 

@@ -13,13 +13,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process;
 
 use super::messages::{
     Answer, Ask, Greeting, LINE_MOST, PROGRAM, Request, TRIAL_LIMIT, VERSION, socket_name,
 };
-use crate::line::{LineReader, at_socket};
+use crate::line::{LineReader, connect};
 
 /// The time in which a helper that was started answers, however busy the machine is.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -201,18 +200,6 @@ fn wait_for(child: &mut Child, limit: Duration) -> io::Result<()> {
             Ok(Some(_)) | Err(_) => return Ok(()),
         }
     }
-}
-
-/// Connects to a socket. Does not wait: a full queue is [`ErrorKind::WouldBlock`]. The descriptor is
-/// closed in programs that this one starts.
-fn connect(path: &Path) -> io::Result<UnixStream> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    at_socket(path, |path| Ok(net::connect(&socket, &SocketAddrUnix::new(path)?)?))?;
-    let stream = UnixStream::from(socket);
-    // Reads and writes wait, each up to its limit.
-    stream.set_nonblocking(false)?;
-    Ok(stream)
 }
 
 /// Returns whether this process has rights that the user who started it may lack: it runs as root, or as
