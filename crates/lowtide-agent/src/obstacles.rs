@@ -21,17 +21,28 @@ pub(crate) fn add(name: &str) {
     locked(&NOTED).insert(name.to_owned());
 }
 
-/// What the program has of another process by a handle of the driver. A process that has such things is not brought
-/// back from a suspend.
+/// What the program has open. A process with something of another process is not brought back from a suspend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Opened {
     Memory,
     Event,
+    /// A part of the device. Keeps the process from sleeping, too.
+    GreenContext,
+}
+
+impl Opened {
+    fn name(self) -> &'static str {
+        match self {
+            Opened::Memory => "memory of another process is open (cuIpcOpenMemHandle)",
+            Opened::Event => "an event of another process is open (cuIpcOpenEventHandle)",
+            Opened::GreenContext => "a green context (cuGreenCtxCreate)",
+        }
+    }
 }
 
 static OPENED: Mutex<BTreeMap<(Opened, u64), u32>> = Mutex::new(BTreeMap::new());
 
-/// Notes that the program opened something of another process.
+/// Notes that the program opened something.
 pub(crate) fn opened(what: Opened, key: u64) {
     *locked(&OPENED).entry((what, key)).or_default() += 1;
 }
@@ -48,12 +59,12 @@ pub(crate) fn closed(what: Opened, key: u64) {
 
 /// Returns why the process can sleep, but cannot be suspended.
 pub(crate) fn to_suspend() -> Vec<String> {
-    let name = |what| match what {
-        Opened::Memory => "memory of another process is open (cuIpcOpenMemHandle)",
-        Opened::Event => "an event of another process is open (cuIpcOpenEventHandle)",
-    };
+    opened_of(|what| what != Opened::GreenContext)
+}
+
+fn opened_of(is_asked: impl Fn(Opened) -> bool) -> Vec<String> {
     let kinds: BTreeSet<Opened> = locked(&OPENED).keys().map(|(what, _)| *what).collect();
-    kinds.into_iter().map(|what| name(what).to_owned()).collect()
+    kinds.into_iter().filter(|what| is_asked(*what)).map(|what| what.name().to_owned()).collect()
 }
 
 /// Notes that code of the agent panicked.
@@ -61,9 +72,10 @@ pub(crate) fn add_panic() {
     add("a panic of the agent");
 }
 
-/// Returns what was noted.
+/// Returns what was noted and lasts.
 pub(crate) fn noted() -> Vec<String> {
-    locked(&NOTED).iter().cloned().collect()
+    let open = opened_of(|what| what == Opened::GreenContext);
+    locked(&NOTED).iter().cloned().chain(open).collect()
 }
 
 fn locked<T>(table: &'static Mutex<T>) -> MutexGuard<'static, T> {

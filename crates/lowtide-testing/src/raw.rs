@@ -108,6 +108,7 @@ raw! {
     cuMemAllocAsync(at: &mut u64, size: u64, stream: u64);
     cuMemGetAddressRange_v2(base: &mut u64, size: &mut u64, at: u64);
     cuPointerGetAttribute(data: &mut u64, attribute: i32, at: u64);
+    cuPointerGetAttributes(count: u32, kinds: &[i32; 3], places: &[u64; 3], at: u64);
     cuIpcGetMemHandle(handle: &mut [u8; 64], at: u64);
     cuIpcOpenMemHandle_v2(at: &mut u64, handle: LegacyHandle, flags: u32);
     cuIpcCloseMemHandle(at: u64);

@@ -2,13 +2,15 @@
 #![allow(unsafe_code, reason = "stands in for the driver's functions")]
 #![allow(non_snake_case, reason = "the driver's names")]
 
-use super::hooks::{caught, hooks};
+use super::hooks::{caught, closed, hooks, opened};
 use crate::control::start;
-use crate::driver::calls::current_context;
-use crate::driver::codes::SUCCESS;
+use crate::driver::calls::{current_context, current_device};
+use crate::driver::codes::{SUCCESS, UNKNOWN};
 use crate::gate;
 use crate::memory::allocations::StreamName;
 use crate::memory::{live_contexts, unmanaged};
+use crate::obstacles::Opened;
+use crate::say::say;
 use crate::sleep::{agent, is_exiting};
 
 /// The stream of each thread: `CU_STREAM_PER_THREAD`. Zero may stand for it, too.
@@ -58,6 +60,21 @@ hooks! {
         destroy(primary, || real(device))
     };
 
+    touch cuCtxEnablePeerAccess(peer: usize, flags: u32) |real| {
+        let code = real(peer, flags);
+        if code != SUCCESS {
+            return code;
+        }
+        caught(|| let_in(peer)).unwrap_or(Ok(())).map_or_else(|error| error, |()| SUCCESS)
+    };
+    // Nobody has seen whether its work is found before a sleep.
+    touch cuGreenCtxCreate(context: *mut u64, how: usize, device: i32, flags: u32) |real| {
+        opened(Opened::GreenContext, context, real(context, how, device, flags))
+    };
+    quiet cuGreenCtxDestroy(context: u64) |real| {
+        closed(Opened::GreenContext, context, real(context))
+    };
+
     touch [cuStreamBeginCapture cuStreamBeginCapture_ptsz](stream: usize) |real| {
         began_capture(stream, real(stream))
     };
@@ -91,6 +108,17 @@ fn created(context: *mut usize, code: i32) -> i32 {
         live_contexts::created(unsafe { *context });
     }
     code
+}
+
+/// Lets the current context's device use the memory of another context of the program that can sleep.
+fn let_in(peer: usize) -> Result<(), i32> {
+    let Some((agent, device)) = agent::get().zip(current_device()) else { return Ok(()) };
+    let context = agent.memory.context(&agent.driver, peer).map_err(|_| UNKNOWN)?;
+    let all = agent.memory.let_in(&context, device);
+    all.and_then(|()| agent.imports.open_to_peers(&context)).map_err(|error| {
+        say!("peer access: {error}");
+        if let lowtide_device::Error::Driver { code, .. } = error { code } else { UNKNOWN }
+    })
 }
 
 /// Destroys a context by a call of the driver, after all that is ours in it is given up. Memory moves neither way

@@ -12,7 +12,7 @@ use crate::driver::calls::current_context;
 use crate::driver::codes::SUCCESS;
 use crate::memory::allocations::Allocation;
 use crate::memory::unmanaged::{self, Key, Kind};
-use crate::obstacles;
+use crate::obstacles::{self, Opened};
 use crate::sleep::agent;
 use crate::threads::uncancelled;
 
@@ -109,4 +109,21 @@ pub(super) unsafe fn note_unmanaged(kind: Kind, key: *mut u64, bytes: usize, cod
 /// in a child another thread of the parent may have had the lock of the notes.
 pub(super) fn give_back(key: Key, call: impl FnOnce() -> i32) -> i32 {
     if agent::get().is_some() { unmanaged::give_back(key, call) } else { call() }
+}
+
+/// Notes what the driver has opened for the program, if it has.
+pub(super) fn opened(what: Opened, place: *mut u64, code: i32) -> i32 {
+    if code == SUCCESS && !place.is_null() && agent::get().is_some() {
+        // SAFETY: the driver has written it.
+        obstacles::opened(what, unsafe { *place });
+    }
+    code
+}
+
+/// Notes that the program has closed something.
+pub(super) fn closed(what: Opened, key: u64, code: i32) -> i32 {
+    if code == SUCCESS && agent::get().is_some() {
+        obstacles::closed(what, key);
+    }
+    code
 }

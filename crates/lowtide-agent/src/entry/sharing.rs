@@ -2,12 +2,12 @@
 #![allow(unsafe_code, reason = "stands in for the driver's functions")]
 #![allow(non_snake_case, reason = "the driver's names")]
 
-use super::hooks::{caught, hooks, write};
+use super::hooks::{caught, closed, hooks, opened, write};
 use super::trampolines::real_handle;
 use crate::driver::calls::current_context;
 use crate::driver::codes::{INVALID_CONTEXT, INVALID_VALUE, SUCCESS, UNKNOWN};
 use crate::driver::layouts::IpcHandle;
-use crate::obstacles::{self, Opened};
+use crate::obstacles::Opened;
 use crate::sharing::handle::MemoryHandle;
 use crate::sleep::agent::{self, Agent};
 
@@ -76,20 +76,4 @@ fn open(agent: &Agent, handle: &MemoryHandle) -> Result<u64, i32> {
     }
     let context = agent.memory.context(&agent.driver, context).map_err(|_| UNKNOWN)?;
     agent.imports.open(handle, &context, agent.memory.new_id(), agent.wake_timeout)
-}
-
-/// Notes what the driver has opened for the program, if it has.
-fn opened(what: Opened, place: *mut u64, code: i32) -> i32 {
-    if code == SUCCESS && !place.is_null() && agent::get().is_some() {
-        // SAFETY: the driver has written it.
-        obstacles::opened(what, unsafe { *place });
-    }
-    code
-}
-
-fn closed(what: Opened, key: u64, code: i32) -> i32 {
-    if code == SUCCESS && agent::get().is_some() {
-        obstacles::closed(what, key);
-    }
-    code
 }

@@ -13,6 +13,7 @@ use lowtide_device::cuda::Driver;
 use lowtide_device::{Address, Device};
 use lowtide_types::{Bytes, DeviceId};
 
+use crate::driver::calls;
 use crate::gate;
 use crate::memory::chunks::{PAGE, RetainedChunk};
 use crate::memory::context::{ProgramContext, TAG};
@@ -153,6 +154,24 @@ impl Memory {
         Some(chunks.map(|chunks| (Bytes(found.bytes), chunks)))
     }
 
+    /// Lets another device use the plain memory of a context, what there is and what comes. The caller is inside the
+    /// gate.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn let_in(
+        &self,
+        context: &ProgramContext,
+        peer: DeviceId,
+    ) -> lowtide_device::Result<()> {
+        let _unchanged = context.changing();
+        context.let_in(peer);
+        let tables = lock(&self.tables);
+        let own = tables.allocations.values().filter(|one| one.context.handle == context.handle);
+        let access = context.access();
+        own.into_iter().try_for_each(|one| calls::set_access(one.at, one.whole(), &access))
+    }
+
     /// Frees the allocations of a context that is about to be destroyed.
     pub(crate) fn free_all(&self, context: usize) {
         let mut tables = lock(&self.tables);
@@ -252,6 +271,11 @@ impl Memory {
 }
 
 impl Allocation {
+    /// Returns the size of its pages.
+    fn whole(&self) -> Bytes {
+        Bytes(self.bytes.next_multiple_of(LEAST.0))
+    }
+
     /// Waits for work that may use the memory, as the driver does, and gives it back to the device.
     fn give_back(&self) -> lowtide_pool::Result<()> {
         if !gate::is_asleep() {

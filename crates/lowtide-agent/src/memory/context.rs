@@ -10,11 +10,11 @@ use lowtide_device::cuda::{BorrowedContext, Context, Driver};
 use lowtide_device::{Address, Device};
 use lowtide_pool::{Limit, Policy, Pool, Scope, StreamId};
 use lowtide_release::{Ladder, Releaser, Request};
-use lowtide_types::{Bytes, Ledger, LedgerKind, Phase, Receipt, SleepPolicy, Target};
+use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Phase, Receipt, SleepPolicy, Target};
 
-use crate::driver::layouts::Properties;
+use crate::driver::layouts::{Access, Properties};
 use crate::memory::unmanaged::{self, Kind};
-use crate::memory::virtual_pool::VirtualPool;
+use crate::memory::virtual_pool::{Peers, VirtualPool, open_to};
 use crate::settings;
 
 /// The tag of plain allocations in their pool, and in the ledger.
@@ -29,6 +29,8 @@ pub(crate) struct ProgramContext {
     releaser: Releaser,
     /// Held while an allocation is made or freed, so that none is given what another is about to return.
     changing: Mutex<()>,
+    /// The devices that may use its plain memory, too.
+    peers: Peers,
     /// Pools for the program's own virtual memory, by what it is made with.
     virtual_pools: Mutex<BTreeMap<Properties, VirtualPool>>,
 }
@@ -55,7 +57,8 @@ impl ProgramContext {
         // SAFETY: the program's context; it is forgotten before it is destroyed.
         let borrowed = unsafe { BorrowedContext::new(context) };
         let device = Device::cuda_with(Arc::clone(driver), Context::Borrowed(borrowed))?;
-        let pool = Pool::builder(&device).policy(policy()).build()?;
+        let peers = Peers::default();
+        let pool = Pool::builder(&open_to(&device, &peers)).policy(policy()).build()?;
         let releaser = lowtide::releaser(&device);
         releaser.add_pool(&pool);
         // Memory of the process that is not in its pool. Managed memory may be on the host.
@@ -67,7 +70,7 @@ impl ProgramContext {
         let others = move || others(&own);
         releaser.add_account(LedgerKind::Live, "other contexts of the program", others).keep();
         let (changing, virtual_pools) = (Mutex::default(), Mutex::default());
-        Ok(ProgramContext { handle, device, pool, releaser, changing, virtual_pools })
+        Ok(ProgramContext { handle, device, pool, releaser, changing, peers, virtual_pools })
     }
 
     /// Allocates a block in one of its pools.
@@ -93,6 +96,17 @@ impl ProgramContext {
         let _changing = self.changing();
         pool.free(at, StreamId::default())?;
         pool.trim(Bytes::ZERO).map(drop)
+    }
+
+    /// Lets another device use the plain memory that is made from now on.
+    pub(crate) fn let_in(&self, peer: DeviceId) {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner).insert(peer);
+    }
+
+    /// Returns who may use its plain memory.
+    pub(crate) fn access(&self) -> Vec<Access> {
+        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.iter().copied().chain([self.device.id()]).map(Access::all).collect()
     }
 
     /// Returns the pool for virtual memory of the program with these properties.

@@ -1,17 +1,19 @@
-//! Pools for the program's own virtual memory: their chunks have the properties that the program asked for.
+//! Devices whose chunks are as the program has them: virtual memory with the properties that it asked for, and plain
+//! memory that the devices may use which it gave peer access.
 #![allow(unsafe_code, reason = "is a back end, whose contract is unsafe, over another one")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lowtide_device::{
     Address, Backend, BackendStream, Bytes, Device, DeviceInfo, Error, Handle, Result, Usage,
 };
 use lowtide_pool::{Policy, Pool};
+use lowtide_types::DeviceId;
 
 use crate::driver::calls;
 use crate::driver::codes::OUT_OF_MEMORY;
-use crate::driver::layouts::Properties;
+use crate::driver::layouts::{Access, Properties};
 
 /// A pool of chunks with the same properties.
 #[derive(Clone)]
@@ -28,9 +30,12 @@ impl VirtualPool {
         policy: Policy,
     ) -> lowtide_pool::Result<VirtualPool> {
         let handles = Arc::<RealHandles>::default();
-        let chunks =
-            VirtualChunks { device: device.clone(), properties, handles: Arc::clone(&handles) };
-        let device = Device::new(chunks);
+        let device = Device::new(ProgramChunks {
+            device: device.clone(),
+            properties: Some(properties),
+            handles: Arc::clone(&handles),
+            peers: Peers::default(),
+        });
         let policy = policy.apart(Some(Bytes(u64::MAX)));
         Ok(VirtualPool { pool: Pool::builder(&device).policy(policy).build()?, handles })
     }
@@ -42,6 +47,15 @@ impl VirtualPool {
         found.filter(|(_, size)| *size == bytes).map(|(handle, _)| handle)
     }
 }
+
+/// Returns a device whose memory other devices may use, too.
+pub(crate) fn open_to(device: &Device, peers: &Peers) -> Device {
+    let (device, peers, handles) = (device.clone(), Arc::clone(peers), Arc::default());
+    Device::new(ProgramChunks { device, properties: None, handles, peers })
+}
+
+/// The devices that may use the plain memory of a context, beside its own.
+pub(crate) type Peers = Arc<Mutex<BTreeSet<DeviceId>>>;
 
 /// The real handles of a pool's chunks, by the address at which the pool has mapped each.
 #[derive(Default)]
@@ -55,14 +69,16 @@ impl RealHandles {
     }
 }
 
-/// A device whose chunks have the program's properties. Everything else is that of the device behind it.
-struct VirtualChunks {
+/// A device whose chunks have the program's properties and peers. Everything else is that of the device behind it.
+struct ProgramChunks {
     device: Device,
-    properties: Properties,
+    /// `None` for plain memory.
+    properties: Option<Properties>,
     handles: Arc<RealHandles>,
+    peers: Peers,
 }
 
-impl VirtualChunks {
+impl ProgramChunks {
     fn real(&self) -> &dyn Backend {
         self.device.backend()
     }
@@ -93,8 +109,9 @@ macro_rules! passed_on {
     )*};
 }
 
-// SAFETY: every operation is one of the back end behind it, with the same arguments; `create` only adds properties.
-unsafe impl Backend for VirtualChunks {
+// SAFETY: every operation is one of the back end behind it, with the same arguments; `create` only adds properties,
+// and `open` devices.
+unsafe impl Backend for ProgramChunks {
     passed_on! {
         fn info(&self) -> &DeviceInfo;
         fn usage(&self) -> Result<Usage>;
@@ -113,15 +130,23 @@ unsafe impl Backend for VirtualChunks {
     passed_on! {
         unsafe fn release(&self, at: Address, size: Bytes) -> Result<()>;
         unsafe fn destroy(&self, chunk: Handle, size: Bytes) -> Result<()>;
-        unsafe fn open(&self, at: Address, size: Bytes) -> Result<()>;
         unsafe fn register(&self, at: *mut u8, size: Bytes) -> Result<()>;
         unsafe fn unregister(&self, at: *mut u8, size: Bytes) -> Result<()>;
         unsafe fn unstage(&self, at: *mut u8, size: Bytes) -> Result<()>;
     }
 
     fn create(&self, size: Bytes) -> Result<Handle> {
-        let made = calls::create(self.device.id(), size, &self.properties);
+        let Some(properties) = &self.properties else { return self.real().create(size) };
+        let made = calls::create(self.device.id(), size, properties);
         made.map(Handle).map_err(|error| self.refused(size, error))
+    }
+
+    unsafe fn open(&self, at: Address, size: Bytes) -> Result<()> {
+        // SAFETY: the caller's promise to this back end is the one to the other.
+        unsafe { self.real().open(at, size) }?;
+        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let access: Vec<Access> = peers.iter().copied().map(Access::all).collect();
+        if access.is_empty() { Ok(()) } else { calls::set_access(at.0, size, &access) }
     }
 
     unsafe fn map(&self, at: Address, chunk: Handle, size: Bytes) -> Result<()> {

@@ -16,7 +16,6 @@ use super::handle::{MemoryHandle, ProcessName};
 use super::link::{Link, spare_files};
 use crate::driver::calls;
 use crate::driver::codes::{INVALID_HANDLE, INVALID_VALUE, SUCCESS, UNKNOWN};
-use crate::driver::layouts::Access;
 use crate::gate;
 use crate::memory::allocations::Allocation;
 use crate::memory::context::ProgramContext;
@@ -146,6 +145,16 @@ impl Imports {
     fn end(&self, gone: impl IntoIterator<Item = Import>) {
         gone.into_iter().for_each(Import::close);
         self.end_idle_links();
+    }
+
+    /// Lets every device use what is open in a context that may use its plain memory.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn open_to_peers(&self, context: &ProgramContext) -> lowtide_device::Result<()> {
+        let (table, access) = (self.table(), context.access());
+        let own = table.iter().filter(|(_, one)| one.seen.context.handle == context.handle);
+        own.into_iter().try_for_each(|(at, one)| calls::set_access(*at, one.mapped, &access))
     }
 
     /// Returns the memory of another process that an address is in.
@@ -290,8 +299,7 @@ fn receive(
             taken.map(chunk, &descriptor)?;
         }
         if left == Bytes::ZERO {
-            let access = [Access::all(context.device.id())];
-            calls::set_access(taken.at, taken.whole, &access)?;
+            calls::set_access(taken.at, taken.whole, &context.access())?;
             return Ok((bytes, taken));
         }
         range = Some(taken);

@@ -81,7 +81,7 @@ static get_address get;
 #ifdef LINKED
 #define DECLARE(name) extern int name();
 DECLARE(cuInit) DECLARE(cuDevicePrimaryCtxRetain) DECLARE(cuDevicePrimaryCtxRelease_v2)
-DECLARE(cuCtxSetCurrent) DECLARE(cuCtxCreate_v2) DECLARE(cuMemAlloc_v2) DECLARE(cuMemFree_v2) DECLARE(cuMemcpyHtoD_v2)
+DECLARE(cuCtxSetCurrent) DECLARE(cuCtxEnablePeerAccess) DECLARE(cuGreenCtxCreate) DECLARE(cuGreenCtxDestroy) DECLARE(cuCtxCreate_v2) DECLARE(cuMemAlloc_v2) DECLARE(cuMemFree_v2) DECLARE(cuMemcpyHtoD_v2)
 DECLARE(cuMemcpyDtoH_v2) DECLARE(cuMemGetInfo_v2) DECLARE(cuMemGetAddressRange_v2)
 DECLARE(cuPointerGetAttribute) DECLARE(cuStreamCreate) DECLARE(cuStreamBeginCapture_v2)
 DECLARE(cuStreamEndCapture) DECLARE(cuMemsetD8Async) DECLARE(cuStreamSynchronize) DECLARE(cuStreamQuery)
@@ -115,7 +115,7 @@ enum { MOST = 64 };
 static uint64_t at[MOST];
 static size_t bytes[MOST];
 static unsigned seeds[MOST];
-static void *context, *other;
+static void *context, *other, *green;
 static uint64_t stream, graph, exec;
 static uint64_t handles[MOST];
 struct properties { int type, handles, location, id; void *windows; unsigned char flags[8]; };
@@ -324,6 +324,12 @@ int main(int count, char **arguments) {
         int code = -3;
         sscanf(line, "%31s %lu %lu %lu %lu", word, &a, &b, &c, &d);
         if (!strcmp(word, "second")) code = CALL(cuCtxCreate_v2, &other, 0, (int)a);
+        // Whether the other context's device may use the memory of the first one, and the first context again.
+        if (!strcmp(word, "peer")) code = CALL(cuCtxEnablePeerAccess, context, 0);
+        if (!strcmp(word, "first")) code = CALL(cuCtxSetCurrent, context);
+        if (!strcmp(word, "other")) code = CALL(cuCtxSetCurrent, other);
+        if (!strcmp(word, "green")) code = CALL(cuGreenCtxCreate, &green, &code, 0, 1);
+        if (!strcmp(word, "no-green")) code = CALL(cuGreenCtxDestroy, green);
         if (!strcmp(word, "no-primary")) code = CALL(cuCtxDestroy_v2, context);
         if (!strcmp(word, "end-other")) {  // A stream that does not capture.
             uint64_t quiet = 0;

@@ -302,6 +302,23 @@ fn a_context_takes_its_memory_along() {
 }
 
 #[test]
+fn another_device_that_has_peer_access_uses_memory_also_after_a_sleep() {
+    let world = World::new();
+    let mut program = world.start_with(Route::Dlsym, &[("LOWTIDE_DOUBLE", "devices=2")]);
+    program.does("alloc 0 4194304; write 0 5; second 1");
+    assert_eq!(program.text("check 0"), "error 1", "it has none");
+    program.does("peer; check 0; write 0 6; first; alloc 1 4194304; write 1 7; other; check 1");
+    slept(&program);
+    program.does("check 0; check 1; first; free 1; check 0");
+    // Of memory that another process has, too.
+    let mut exporter = world.start(Route::Dlsym);
+    exporter.does("alloc 0 4194304; write 0 9");
+    let handle = exporter.text("handle 0 0");
+    program.does(&format!("open 2 4194304 1 {handle}"));
+    program.does("other; seed 2 9; check 2; no-second 0; first; close 2");
+}
+
+#[test]
 fn hostile_lines_are_answered_and_forgotten() {
     let mut program = Program::start(Route::Dlsym);
     program.does("alloc 0 4194304");

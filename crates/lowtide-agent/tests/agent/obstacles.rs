@@ -83,6 +83,17 @@ fn synchronous_memory_is_named_once_it_is_asked_for() {
 }
 
 #[test]
+fn a_green_context_is_named_while_it_lives() {
+    let world = World::new();
+    let mut program = started(&world, &[]);
+    program.does("green");
+    refuses(&program, "a green context (cuGreenCtxCreate)");
+    program.does("no-green");
+    slept(&program);
+    program.does("check 0");
+}
+
+#[test]
 fn a_lost_context_is_named_and_stays_so() {
     let world = World::new();
     let mut program = started(&world, &[]);

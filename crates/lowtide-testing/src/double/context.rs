@@ -25,6 +25,7 @@ impl Tables {
         let streams = self.streams.iter().filter(|(_, stream)| stream.context == id);
         let handles: Vec<u64> = streams.map(|(handle, _)| *handle).collect();
         self.streams.retain(|_, stream| stream.context != id);
+        self.peers.retain(|(context, _)| *context != id);
         self.stream_handles.extend(handles);
         self.events.retain(|_, event| event.context != id);
         self.modules.retain(|_, module| module.context != id);

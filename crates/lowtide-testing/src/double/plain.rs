@@ -1,14 +1,15 @@
 //! Memory the older way: plain allocations, and host memory that the driver knows.
 
 use super::code::{
-    ALREADY_REGISTERED, INVALID_VALUE, NOT_FOUND, NOT_REGISTERED, NOT_SUPPORTED, OUT_OF_MEMORY,
+    ALREADY_REGISTERED, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NOT_FOUND, NOT_REGISTERED,
+    NOT_SUPPORTED, OUT_OF_MEMORY,
 };
 use super::entry::entry;
 use super::memory::{self, Extent, Reservation};
-use super::objects::{HostRange, READ_WRITE, Region, RegionKind};
+use super::objects::{ContextId, HostRange, READ_WRITE, Region, RegionKind};
 use super::pointers::{CallResult, In, Out};
 use super::settings::MAX_DEVICES;
-use super::tables::{self, PAGE_BYTES, to_usize};
+use super::tables::{self, PAGE_BYTES, Tables, to_usize};
 use super::{machine, queue, vmm};
 
 /// Host memory to be only read by the device: `CU_MEMHOSTREGISTER_READ_ONLY`.
@@ -28,8 +29,11 @@ const ATTRIBUTE_HANDLE_TYPES: i32 = 14;
 const ATTRIBUTE_MAPPING_BYTES: i32 = 18;
 const ATTRIBUTE_MAPPING_START: i32 = 19;
 
+/// Attributes that are words: addresses, sizes, numbers, handles. The others are ints.
+const WORDS: [i32; 10] = [1, 3, 4, 5, 7, 11, 12, 17, 18, 19];
+
 /// Device memory, of whatever kind.
-const ON_A_DEVICE: u32 = 2;
+const ON_A_DEVICE: u64 = 2;
 
 entry! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
@@ -64,37 +68,45 @@ entry! {
         Ok(())
     }
 
-    // Of virtual memory only the size of its mapping and its number were asked for.
     fn cuPointerGetAttribute(data: Out<u64>, attribute: i32, at: u64) {
-        let state = tables::lock();
-        let (found, region) = state.region_at(at).ok_or(INVALID_VALUE)?;
-        match attribute {
-            ATTRIBUTE_MAPPING_BYTES => return data.put(region.bytes),
-            ATTRIBUTE_MAPPING_START => return data.put(found),
-            ATTRIBUTE_BUFFER_ID => return data.put(region.id),
-            _ => {}
-        }
-        let owner = match &region.kind {
-            RegionKind::Mapped(_) => return Err(NOT_SUPPORTED),
-            RegionKind::Plain(owner, _) => owner,
-            RegionKind::Imported(imported) => &imported.owner,
-        };
-        data.put(match attribute {
-            ATTRIBUTE_CONTEXT => owner.context.0,
-            ATTRIBUTE_RANGE_START => found,
-            ATTRIBUTE_RANGE_BYTES => region.bytes,
-            ATTRIBUTE_MEMORY_TYPE => return data.put_small(ON_A_DEVICE),
-            ATTRIBUTE_SYNC_MEMOPS | ATTRIBUTE_HANDLE_TYPES => return data.put_small(0),
-            ATTRIBUTE_DEVICE => return data.put_small(u32::try_from(owner.device).unwrap_or(0)),
-            ATTRIBUTE_LEGACY_CAPABLE => return data.put_small(state.is_legacy_capable(found).into()),
-            ATTRIBUTE_MAPPED => return data.put_small(1),
-            _ => return Err(NOT_SUPPORTED),
+        put_attribute(data, attribute, attribute_of(&tables::lock(), attribute, at)?)
+    }
+
+    // Zeros stand for what an address does not have, also where the driver does not know it.
+    fn cuPointerGetAttributes(count: u32, kinds: In<i32>, places: In<Out<u64>>, at: u64) {
+        let (state, count) = (tables::lock(), count as usize);
+        let (kinds, places) = (kinds.get_all(count)?, places.get_all(count)?);
+        let mut all = kinds.into_iter().zip(places);
+        all.try_for_each(|(kind, place)| {
+            put_attribute(place, kind, attribute_of(&state, kind, at).unwrap_or(0))
         })
     }
 
-    // The agent answers what it knows itself; the rest was not asked for.
-    fn cuPointerGetAttributes(_count: u32, _kinds: usize, _data: usize, at: u64) {
-        tables::lock().region_at(at).map(drop).ok_or(INVALID_VALUE)
+    // Memory of a context for the device of the current one, also what comes later. No GPU was asked.
+    fn cuCtxEnablePeerAccess(peer: u64, flags: u32) {
+        let (mut state, peer) = (tables::lock(), ContextId(peer));
+        let device = state.healthy()?.device;
+        let owner = state.contexts.get(&peer).ok_or(INVALID_CONTEXT)?.device;
+        if flags != 0 || owner == device {
+            return Err(if flags != 0 { INVALID_VALUE } else { INVALID_DEVICE });
+        }
+        state.peers.insert((peer, device));
+        for region in state.regions.values_mut() {
+            if matches!(region.kind, RegionKind::Plain(owner, _) if owner.context == peer) {
+                region.access[device] = READ_WRITE;
+            }
+        }
+        Ok(())
+    }
+
+    // A context without work: the agent asks only whether it is there.
+    fn cuGreenCtxCreate(context: Out<u64>, how: usize, _device: i32, _flags: u32) {
+        let id = tables::lock().new_context_id();
+        if how == 0 { Err(INVALID_VALUE) } else { context.put(id.0) }
+    }
+
+    fn cuGreenCtxDestroy(context: u64) {
+        if context == 0 { Err(INVALID_CONTEXT) } else { Ok(()) }
     }
 
     // Plain memory takes it, virtual memory does not.
@@ -141,6 +153,38 @@ entry! {
     }
 }
 
+/// Returns an attribute of an address. Of virtual memory only the size of its mapping and its number were asked for.
+fn attribute_of(state: &Tables, attribute: i32, at: u64) -> CallResult<u64> {
+    let (found, region) = state.region_at(at).ok_or(INVALID_VALUE)?;
+    match attribute {
+        ATTRIBUTE_MAPPING_BYTES => return Ok(region.bytes),
+        ATTRIBUTE_MAPPING_START => return Ok(found),
+        ATTRIBUTE_BUFFER_ID => return Ok(region.id),
+        _ => {}
+    }
+    let owner = match &region.kind {
+        RegionKind::Mapped(_) => return Err(NOT_SUPPORTED),
+        RegionKind::Plain(owner, _) => owner,
+        RegionKind::Imported(imported) => &imported.owner,
+    };
+    Ok(match attribute {
+        ATTRIBUTE_CONTEXT => owner.context.0,
+        ATTRIBUTE_RANGE_START => found,
+        ATTRIBUTE_RANGE_BYTES => region.bytes,
+        ATTRIBUTE_MEMORY_TYPE => ON_A_DEVICE,
+        ATTRIBUTE_SYNC_MEMOPS | ATTRIBUTE_HANDLE_TYPES => 0,
+        ATTRIBUTE_DEVICE => owner.device as u64,
+        ATTRIBUTE_LEGACY_CAPABLE => state.is_legacy_capable(found).into(),
+        ATTRIBUTE_MAPPED => 1,
+        _ => return Err(NOT_SUPPORTED),
+    })
+}
+
+/// Writes an attribute; for an int the caller has space for no more.
+fn put_attribute(place: Out<u64>, attribute: i32, value: u64) -> CallResult {
+    if WORDS.contains(&attribute) { place.put(value) } else { place.put_small(value as u32) }
+}
+
 /// Allocates plain memory in the current context.
 pub(super) fn allocate(at: &Out<u64>, bytes: u64) -> CallResult {
     let current = tables::lock().healthy()?;
@@ -161,6 +205,9 @@ pub(super) fn allocate(at: &Out<u64>, bytes: u64) -> CallResult {
     access[device] = READ_WRITE;
     let kind = RegionKind::Plain(current, addresses);
     let mut state = tables::lock();
+    for (_, peer) in state.peers.iter().filter(|(context, _)| *context == current.context) {
+        access[*peer] = READ_WRITE;
+    }
     let id = state.new_id();
     state.regions.insert(base, Region { id, bytes, extent, access, kind });
     at.put(base)

@@ -13,6 +13,7 @@ use super::code;
 pub(super) type CallResult<T = ()> = Result<T, i32>;
 
 /// A pointer to where a C caller wants a value; null if it wants none.
+#[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Out<T>(*mut T);
 

@@ -40,6 +40,7 @@ procedures! {
     "cuCtxCreate" = cuCtxCreate_v2,
     "cuCtxDestroy" = cuCtxDestroy_v2,
     "cuCtxSetCurrent" = cuCtxSetCurrent,
+    "cuCtxEnablePeerAccess" = cuCtxEnablePeerAccess,
     "cuCtxSynchronize" = cuCtxSynchronize,
     "cuMemAlloc" = cuMemAlloc_v2,
     "cuMemFree" = cuMemFree_v2,

@@ -5,7 +5,7 @@
 //! lock comes before the machine's, and nothing is waited for under it except
 //! through [`CHANGED`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -36,6 +36,8 @@ pub(super) struct Tables {
     pub(super) held: Held,
     /// The memory behind device addresses, by first address.
     pub(super) regions: BTreeMap<u64, Region>,
+    /// Contexts, each with a device that may use its plain memory, too.
+    pub(super) peers: BTreeSet<(ContextId, usize)>,
     /// Addresses of the driver's own pools, and whether they were freed into it.
     pub(super) pooled: BTreeMap<u64, bool>,
     /// Host memory that the driver knows, by first address.

@@ -12,6 +12,7 @@ pub(super) const RULES: &[Rule] = &[
     ("only_plain_memory_has_a_legacy_handle", only_plain_memory),
     ("an_opened_legacy_handle_is_the_same_memory", the_same_memory),
     ("what_the_driver_says_of_opened_memory", attributes),
+    ("a_list_of_attributes_has_zeros_where_there_is_nothing", list_of_attributes),
     ("opens_of_a_legacy_handle_are_counted_in_one_context", counted),
     ("a_legacy_handle_is_opened_with_its_flag_and_as_it_was_given", flags_and_garbage),
     ("opened_memory_is_closed_by_its_base_and_not_freed", closed_by_its_base),
@@ -126,6 +127,24 @@ fn attributes(gpu: &Fixture) {
     assert_eq!(gpu.raw.cuIpcCloseMemHandle(imported), SUCCESS);
     assert_eq!(get(2, imported).0, INVALID_VALUE);
     assert_eq!(gpu.raw.cuMemGetAddressRange_v2(&mut 0, &mut 0, imported), NOT_FOUND);
+}
+
+fn list_of_attributes(gpu: &Fixture) {
+    let (plain, on_the_host) = (gpu.plain(PLAIN_BYTES), Box::new(0_u64));
+    let freed = gpu.plain(PLAIN_BYTES);
+    assert_eq!(gpu.raw.cuMemFree_v2(freed), SUCCESS);
+    // Memory type, start, size.
+    let kinds = [2, 11, 12];
+    for (at, expected) in [
+        (plain + 8, [2, plain, PLAIN_BYTES]),
+        (std::ptr::from_ref(&*on_the_host).expose_provenance() as u64, [0; 3]),
+        (freed, [0; 3]),
+    ] {
+        let mut found = [0_u64; 3];
+        let places = [0, 1, 2].map(|place| (&raw mut found[place]).expose_provenance() as u64);
+        assert_eq!(gpu.raw.cuPointerGetAttributes(3, &kinds, &places, at), SUCCESS);
+        assert_eq!(found, expected, "{at:#x}");
+    }
 }
 
 fn counted(gpu: &Fixture) {
