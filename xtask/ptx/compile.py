@@ -39,8 +39,10 @@ def compile_to_ptx(nvrtc, path):
     if nvrtc.nvrtcCompileProgram(program, len(OPTIONS), options) != 0:
         raise SystemExit(text(nvrtc, program, "ProgramLog"))
     # A test compares this line with the source, so that the two cannot drift apart.
-    header = f"// compiled from {path.name}, FNV-1a {fnv1a(source):016x}\n"
-    path.with_suffix(".ptx").write_text(header + text(nvrtc, program, "PTX"))
+    header = f"// compiled from {path.name}, FNV-1a {fnv1a(source):016x}"
+    lines = text(nvrtc, program, "PTX").splitlines()
+    code = [line for line in lines if line and not line.lstrip().startswith("//")]
+    path.with_suffix(".ptx").write_text("\n".join([header, *code, ""]))
 
 
 def main():
