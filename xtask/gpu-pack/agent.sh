@@ -3,7 +3,7 @@
 # several frameworks put to sleep at random moments, a hundred idle turns, the driver's quiet functions asleep, locked
 # and checkpointed, wrong calls with and without the agent, processes that share memory, many small programs, and a program that is
 # suspended, also with its helper killed. Leaves the results as JSON and text.
-#   ./agent.sh RESULTS [sleep many loops frameworks idle quiet every misuse sharing programs suspend away kills]
+#   ./agent.sh RESULTS [sleep many loops frameworks idle every misuse sharing programs suspend away kills]
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(realpath -m "${1:?usage: agent.sh RESULTS [PARTS]}")
@@ -18,14 +18,13 @@ part() { # name, limit in seconds, command
     timeout -k 10 "$2" python3 "${@:3}" --lowtide "$here/lowtide" 2>&1 | tee "$out/$1.txt"
     [ "${PIPESTATUS[0]}" = 0 ] || { echo "== failed: $1"; failed=1; }
 }
-for name in ${*:-sleep many loops frameworks idle quiet every misuse sharing programs suspend away kills}; do
+for name in ${*:-sleep many loops frameworks idle every misuse sharing programs suspend away kills}; do
     case $name in
     sleep) part sleep 200 "$here/agent.py" --turns 0 --results "$out/sleep.json" ;;
     many) part many 200 "$here/agent.py" --count 1792 --mib 20 --turns 0 --results "$out/many.json" ;;
     loops) part loops 400 "$here/loops.py" --cost "$here/cost" --results "$out/loops.json" ;;
     frameworks) part frameworks 580 "$here/frameworks.py" --results "$out/frameworks.json" ;;
     idle) part idle 400 "$here/frameworks.py" --only-turns --turns 100 --results "$out/idle.json" ;;
-    quiet) LD_PRELOAD="$LOWTIDE_AGENT_LIBRARY" part quiet 120 "$here/quiet.py" ;;
     every)
         part asleep 60 "$here/every_quiet.py" asleep --agent "$LOWTIDE_AGENT_LIBRARY" --results "$out/asleep.json"
         part locked 60 "$here/every_quiet.py" locked --results "$out/locked.json"

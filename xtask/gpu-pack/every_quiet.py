@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import from_header
@@ -35,8 +36,9 @@ PTX = b""".version 7.0
 .address_size 64
 .visible .entry nothing(.param .u64 at) { ret; }
 \0"""
-# An attribute of memory; the agent wakes for those that it does not know.
+# An attribute of memory, and all that are asked asleep; the agent wakes for those that it does not know.
 MEMORY_TYPE = 2
+ATTRIBUTES = [1, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 17]
 # Say how much of the device is free, which is more while the program sleeps; or take from a stack.
 CHANGING = {"cuMemGetInfo", "cuMemGetInfo_v2", "cuCtxPopCurrent", "cuCtxPopCurrent_v2"}
 # Would end what the other questions are about, or need arguments that types do not tell: structures of resources,
@@ -189,6 +191,11 @@ class World:
         self.kept.append((places, arguments))
         return lambda: (call(name, *arguments), b"".join(place.raw for place in places))
 
+    def ask_attribute(self, attribute: int, at: int) -> Callable[[], Answer]:
+        """Asks for an attribute of memory; returns the call."""
+        place = ctypes.create_string_buffer(256)
+        return lambda: (call("cuPointerGetAttribute", place, attribute, at), place.raw)
+
     def restore(self) -> None:
         call("cuCtxSetCurrent", self.context)
 
@@ -224,24 +231,30 @@ class Progress:
 
 
 def asleep(options: argparse.Namespace, progress: Progress, left_out: set[str]) -> dict[str, object]:
-    world, questions = World(), signatures(left_out)
+    world = World()
+    asked = signatures(left_out).items()
+    questions = {name: partial(world.ask, name, parameters) for name, parameters in asked}
+    for size, at in (("large", world.block + 64), ("small", make("cuMemAlloc_v2", 4096))):
+        for attribute in ATTRIBUTES:
+            name = f"cuPointerGetAttribute {attribute}, {size}"
+            questions[name] = partial(world.ask_attribute, attribute, at)
     # The first round settles what calls leave behind for others: the current context, the pool, the log.
     rounds: list[dict[str, Answer]] = []
     for _ in range(3):
         answers: dict[str, Answer] = {}
-        for name, parameters in questions.items():
+        for name, question in questions.items():
             progress.begin(name)
-            answers[name] = world.ask(name, parameters)()
+            answers[name] = question()()
             world.restore()
         rounds.append(answers)
-    last = {name: world.ask(name, parameters) for name, parameters in questions.items()}
+    last = {name: question() for name, question in questions.items()}
     failures: list[str] = []
     slept = ask(options.lowtide, "sleep", os.getpid())
     if not slept.get("receipts"):
         failures.append(f"it did not sleep: {slept}")
-    for name, question in last.items():
+    for name, prepared in last.items():
         progress.begin(name)
-        code, written = question()
+        code, written = prepared()
         world.restore()
         (_, again), (before, text) = rounds[1][name], rounds[2][name]
         if not ask(options.lowtide, "status", os.getpid()).get("is_asleep"):

@@ -35,7 +35,6 @@ const SCRIPTS: [&str; 18] = [
     "command_line.py",
     "driver.py",
     "frameworks.py",
-    "quiet.py",
     "every_quiet.py",
     "misuse.py",
     "sharing.py",
