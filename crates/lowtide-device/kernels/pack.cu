@@ -67,23 +67,40 @@ __device__ __forceinline__ u64 weighted(u32 word, u32 index) {
     return (u64)word * (2 * index + 1);
 }
 
-__device__ __forceinline__ u32 exponent_of(u32 value) {
-    return value >> 7 & 0xff;
+// Four values are worked on at once: their low and their high bytes, their exponents or their codes are
+// the four bytes of a word.
+#define EACH 0x01010101u
+
+__device__ __forceinline__ u32 low_bytes(uint2 values) {
+    return __byte_perm(values.x, values.y, 0x6420);
 }
 
-__device__ __forceinline__ u32 code_of(u32 exponent, u32 base) {
-    const u32 below = base - exponent;
-    const u32 code = below < WINDOW ? below : ESCAPE;
-    return exponent == 0 ? ZERO : code;
+__device__ __forceinline__ u32 high_bytes(uint2 values) {
+    return __byte_perm(values.x, values.y, 0x7531);
+}
+
+__device__ __forceinline__ u32 exponents_of(uint2 values) {
+    return (high_bytes(values) & 0x7f * EACH) << 1 | (low_bytes(values) >> 7 & EACH);
+}
+
+// 0xff in each byte that is at least `least`, which is at most 0x80; 0 in the others.
+__device__ __forceinline__ u32 at_least(u32 bytes, u32 least) {
+    return (((bytes & 0x7f * EACH) + (0x80 - least) * EACH | bytes) >> 7 & EACH) * 0xff;
+}
+
+// `base` is in each byte, here and below. No byte borrows from the next.
+__device__ __forceinline__ u32 below_base(u32 bytes, u32 base) {
+    const u32 top = 0x80 * EACH;
+    return ((base | top) - (bytes & ~top)) ^ ((base ^ ~bytes) & top);
+}
+
+// 0xff for each exponent that has no code.
+__device__ __forceinline__ u32 escapes_of(u32 exponents, u32 base) {
+    return at_least(below_base(exponents, base), WINDOW) & at_least(exponents, 1);
 }
 
 __device__ __forceinline__ u32 join(u32 byte, u32 exponent) {
     return (byte & 0x80) << 8 | exponent << 7 | (byte & 0x7f);
-}
-
-// The value of a byte and a code; an escape has the exponent 0 until its entry is read.
-__device__ __forceinline__ u32 value_of(u32 byte, u32 code, u32 base) {
-    return join(byte, code >= ZERO ? 0 : (base - code) & 0xff);
 }
 
 // The sum over all lanes of the block, in every lane. Lanes wait for one another before and after.
@@ -122,13 +139,14 @@ lowtide_look(const u64 *pages, u32 *out, u64 count) {
         }
         best = 0;
         __syncthreads();
+#pragma unroll 4
         for (u32 part = 0; part < PAGE_BYTES / SAMPLED_PART; part++) {
             const uint4 v = at[part * (SAMPLED_PART / 16) + lane];
             const u32 words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
             for (u32 i = 0; i < 4; i++) {
-                atomicAdd(&counts[exponent_of(words[i] & 0xffff)], 1);
-                atomicAdd(&counts[exponent_of(words[i] >> 16)], 1);
+                atomicAdd(&counts[words[i] >> 7 & 0xff], 1);
+                atomicAdd(&counts[words[i] >> 23 & 0xff], 1);
             }
         }
         __syncthreads();
@@ -136,6 +154,7 @@ lowtide_look(const u64 *pages, u32 *out, u64 count) {
         // has 32,768 values.
         if (lane >= BASE_LEAST) {
             u32 covered = 0;
+#pragma unroll 2
             for (u32 code = 0; code < WINDOW; code++) {
                 covered += counts[lane - code];
             }
@@ -148,12 +167,8 @@ lowtide_look(const u64 *pages, u32 *out, u64 count) {
 #pragma unroll 4
             for (u32 tile = 0; tile < SEGMENT_VALUES / 8 / LANES; tile++) {
                 const uint4 v = load_once(at + segment * (SEGMENT_VALUES / 8) + tile * LANES + lane);
-                const u32 words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-                for (u32 i = 0; i < 4; i++) {
-                    found += code_of(exponent_of(words[i] & 0xffff), base) == ESCAPE;
-                    found += code_of(exponent_of(words[i] >> 16), base) == ESCAPE;
-                }
+                found += __popc(escapes_of(exponents_of(make_uint2(v.x, v.y)), base * EACH) & EACH);
+                found += __popc(escapes_of(exponents_of(make_uint2(v.z, v.w)), base * EACH) & EACH);
             }
 #pragma unroll
             for (u32 step = 16; step > 0; step /= 2) {
@@ -194,17 +209,21 @@ lowtide_pack(const u8 *pages, u8 *packed, u64 bases) {
     for (u32 tile = 0; tile < TILES; tile++) {
         const u32 at = tile * LANES + lane;
         const uint4 first = load_once(from + 2 * at), second = load_once(from + 2 * at + 1);
-        const u32 words[8] = {first.x,  first.y,  first.z,  first.w,
-                              second.x, second.y, second.z, second.w};
-        u32 byte_words[4] = {0, 0, 0, 0}, code_words[2] = {0, 0}, own = 0;
+        const uint2 values[4] = {{first.x, first.y}, {first.z, first.w}, {second.x, second.y}, {second.z, second.w}};
+        u32 byte_words[4], codes_by_four[4], escaped = 0; // a bit for each value
 #pragma unroll
-        for (u32 i = 0; i < LANE_VALUES; i++) {
-            const u32 value = i % 2 ? words[i / 2] >> 16 : words[i / 2] & 0xffff;
-            const u32 code = code_of(exponent_of(value), base);
-            byte_words[i / 4] |= (value >> 8 & 0x80 | value & 0x7f) << 8 * (i % 4);
-            code_words[i / 8] |= code << 4 * (i % 8);
-            own += code == ESCAPE;
+        for (u32 i = 0; i < 4; i++) {
+            const u32 exponents = exponents_of(values[i]);
+            const u32 some = at_least(exponents, 1), escape = escapes_of(exponents, base * EACH);
+            const u32 code = (escape & ESCAPE * EACH) | (~some & ZERO * EACH) |
+                             (some & ~escape & below_base(exponents, base * EACH));
+            byte_words[i] = (high_bytes(values[i]) & 0x80 * EACH) | (low_bytes(values[i]) & 0x7f * EACH);
+            codes_by_four[i] = code | code >> 4;
+            escaped |= ((escape & EACH) * 0x10204080u >> 28) << 4 * i;
         }
+        const u32 code_words[2] = {__byte_perm(codes_by_four[0], codes_by_four[1], 0x6420),
+                                   __byte_perm(codes_by_four[2], codes_by_four[3], 0x6420)};
+        const u32 own = __popc(escaped);
         bytes[at] = make_uint4(byte_words[0], byte_words[1], byte_words[2], byte_words[3]);
         codes[at] = make_uint2(code_words[0], code_words[1]);
 #pragma unroll
@@ -233,19 +252,13 @@ lowtide_pack(const u8 *pages, u8 *packed, u64 bases) {
             next += warp < lane / 32 ? of_warp : 0;
             before += of_warp;
         }
-        if (own > 0) {
-#pragma unroll
-            for (u32 i = 0; i < LANE_VALUES; i++) {
-                const u32 value = i % 2 ? words[i / 2] >> 16 : words[i / 2] & 0xffff;
-                const u32 exponent = exponent_of(value);
-                if (code_of(exponent, base) == ESCAPE) {
-                    if (next < ESCAPES_MOST) {
-                        const u32 escape = exponent << 24 | (at * LANE_VALUES + i);
-                        escapes[next] = escape;
-                        sum += weighted(escape, ESCAPE_WORDS_AT + next);
-                    }
-                    next++;
-                }
+        for (; escaped != 0; escaped &= escaped - 1, next++) {
+            if (next < ESCAPES_MOST) {
+                const u32 position = at * LANE_VALUES + __ffs(escaped) - 1;
+                const u32 value = reinterpret_cast<const u16 *>(from)[position];
+                const u32 escape = (value >> 7 & 0xff) << 24 | position;
+                escapes[next] = escape;
+                sum += weighted(escape, ESCAPE_WORDS_AT + next);
             }
         }
     }
@@ -292,11 +305,15 @@ lowtide_unpack(const u8 *packed, u8 *pages) {
             const u32 code_words[2] = {c[i].x, c[i].y};
             u32 words[8];
 #pragma unroll
-            for (u32 j = 0; j < 8; j++) {
-                const u32 two = byte_words[j / 2] >> 16 * (j % 2);
-                const u32 both = code_words[j / 4] >> 8 * (j % 4);
-                words[j] = value_of(two & 0xff, both & 0xf, base) |
-                           value_of(two >> 8 & 0xff, both >> 4 & 0xf, base) << 16;
+            for (u32 j = 0; j < 4; j++) {
+                const u32 four = __byte_perm(code_words[j / 2], 0, j % 2 ? 0x4342 : 0x4140);
+                const u32 code = (four | four << 4) & 0x0f * EACH;
+                // An escape has the exponent 0 until its entry is read.
+                const u32 exponent = below_base(code, base * EACH) & ~at_least(code, ZERO);
+                const u32 low = (byte_words[j] & 0x7f * EACH) | (exponent & EACH) << 7;
+                const u32 high = (byte_words[j] & 0x80 * EACH) | (exponent >> 1 & 0x7f * EACH);
+                words[2 * j] = __byte_perm(low, high, 0x5140);
+                words[2 * j + 1] = __byte_perm(low, high, 0x7362);
             }
             uint4 *at = reinterpret_cast<uint4 *>(to) + 2 * ((tile + i) * LANES + lane);
             at[0] = make_uint4(words[0], words[1], words[2], words[3]);
