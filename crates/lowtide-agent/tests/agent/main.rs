@@ -362,17 +362,10 @@ fn every_function_that_takes_a_handle_of_virtual_memory_is_known() {
 }
 
 #[test]
-fn the_table_agrees_with_the_list_of_the_device_crate() {
+fn the_table_has_every_function_that_the_device_crate_calls() {
     let table = include_str!("../../table/driver.tsv");
     for known in lowtide_device::cuda::ENTRY_POINTS {
-        let row = table.lines().find(|row| row.split('\t').next() == Some(known.name));
-        let class =
-            row.and_then(|row| row.split('\t').nth(2)).and_then(|class| class.split(' ').next());
-        assert_eq!(
-            class,
-            Some(format!("{:?}", known.class).to_lowercase().as_str()),
-            "{}",
-            known.name
-        );
+        let has = table.lines().any(|row| row.split('\t').next() == Some(known.name));
+        assert!(has, "{}", known.name);
     }
 }

@@ -13,9 +13,10 @@ use lowtide_proto::helper::Ask as HelperAsk;
 use lowtide_proto::line::at_socket;
 use lowtide_proto::{Answer, Ask, AskError, SOCKET, Status, socket_name};
 use lowtide_release::IdleOptions;
-use lowtide_types::{Bytes, Receipt};
+use lowtide_types::Bytes;
 use serde::Serialize;
 
+use crate::commands::answers;
 use crate::commands::helper::{self, SuspendedProcess};
 use crate::commands::started::{self, Started};
 use crate::program::ending::Ending;
@@ -145,63 +146,17 @@ pub(crate) fn release(options: &ReleaseOptions) -> anyhow::Result<Ending> {
     take(&options.process, Ask::Release { to: options.to })
 }
 
-/// Asks an agent for something that takes memory off the device, and prints the receipts.
+/// Wakes a program.
+pub(crate) fn wake(options: &Options) -> anyhow::Result<Ending> {
+    take(options, Ask::Wake)
+}
+
+/// Asks an agent for something that moves memory, and prints the answer.
 fn take(options: &Options, question: Ask) -> anyhow::Result<Ending> {
     let pid = options.pid;
     warn_of_starting(pid);
     let answer = ask(&socket_of(&PrivateFolder::of_user()?, pid)?, pid, question)?;
-    if options.json {
-        page::print_json(&answer)?;
-    }
-    match answer {
-        Answer::Slept { receipts } | Answer::Released { receipts } => {
-            if !options.json {
-                print_receipts(&receipts)?;
-            }
-            match receipts.iter().find(|receipt| !receipt.verdict.is_proved()) {
-                None => Ok(Ending::Proved),
-                Some(receipt) => Ok(Ending::NotProved { what: receipt.verdict.to_string() }),
-            }
-        }
-        Answer::Asleep => {
-            if !options.json {
-                let mut page = Page::default();
-                page.line(&format!("process {pid} is asleep already"));
-                page.print()?;
-            }
-            Ok(Ending::Proved)
-        }
-        Answer::Refused { reason } => Ok(Ending::NotProved { what: reason }),
-        other => bail!("the agent answered something else: {}", other.to_line()),
-    }
-}
-
-/// Wakes a program.
-pub(crate) fn wake(options: &Options) -> anyhow::Result<Ending> {
-    warn_of_starting(options.pid);
-    let answer = ask(&socket_of(&PrivateFolder::of_user()?, options.pid)?, options.pid, Ask::Wake)?;
-    if options.json {
-        page::print_json(&answer)?;
-    }
-    match answer {
-        Answer::Woken(woken) => {
-            if !options.json {
-                let mut page = Page::default();
-                page.line(&match woken.bytes {
-                    Bytes::ZERO => format!("process {} was awake", options.pid),
-                    bytes => format!(
-                        "process {} is awake: {bytes} came back in {:.3} s, every page verified",
-                        options.pid, woken.took_s
-                    ),
-                });
-                page.print()?;
-            }
-            Ok(Ending::Proved)
-        }
-        Answer::NoRoom(no_room) => Ok(Ending::NotProved { what: no_room.to_string() }),
-        Answer::Refused { reason } => Ok(Ending::NotProved { what: reason }),
-        other => bail!("the agent answered something else: {}", other.to_line()),
-    }
+    answers::of_agent(pid, options.json, question, answer)
 }
 
 /// Says which program beside a process has just started: it may be measuring free memory, which a typed command
@@ -215,19 +170,6 @@ pub(super) fn warn_of_starting(pid: u32) {
             "{other}: if it is measuring free memory, what changes now confuses it"
         ));
     }
-}
-
-pub(super) fn print_receipts(receipts: &[Receipt]) -> anyhow::Result<()> {
-    let mut page = Page::default();
-    if receipts.is_empty() {
-        page.line("the process has no memory that can sleep");
-    }
-    for receipt in receipts {
-        for line in receipt.to_string().lines() {
-            page.line(line);
-        }
-    }
-    page.print().map(drop)
 }
 
 fn state_of(status: &Status) -> &'static str {
@@ -339,7 +281,7 @@ fn status_of(socket: &Path, pid: u32) -> anyhow::Result<Status> {
     match ask(socket, pid, Ask::Status)? {
         Answer::Status(status) => Ok(status),
         Answer::Refused { reason } => bail!("process {pid}: {reason}"),
-        other => bail!("the agent answered something else: {}", other.to_line()),
+        other => Err(answers::unexpected(&other)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The commands, each in a file of its own, each flag defined once.
 
 mod agents;
+mod answers;
 mod demo;
 mod doctor;
 mod floor;

@@ -4,14 +4,10 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use lowtide_proto::helper::{
-    Answer, Ask, Connection, DeviceChange, Refusal, Resume, Resumed, StepTime, Suspend, Suspended,
-    Target,
-};
+use lowtide_proto::helper::{Answer, Ask, Connection, Refusal, Resume, Suspend, Target};
 use lowtide_release::parse_time;
-use lowtide_types::{Bytes, Verdict};
 
-use crate::commands::{agents, helper};
+use crate::commands::{agents, answers, helper};
 use crate::program::ending::Ending;
 use crate::text::page::{self, Page};
 
@@ -71,8 +67,9 @@ pub(crate) fn suspend(options: &SuspendOptions) -> anyhow::Result<Ending> {
     let target = target(options.pid)?;
     say_at_interrupt(options.pid)?;
     agents::warn_of_starting(options.pid);
-    if let Some(answer) = agents::ask_if_any(options.pid, lowtide_proto::Ask::Suspend)? {
-        return told_by_agent(options.pid, options.json, answer);
+    let question = lowtide_proto::Ask::Suspend;
+    if let Some(answer) = agents::ask_if_any(options.pid, question)? {
+        return answers::of_agent(options.pid, options.json, question, answer);
     }
     let (lock_limit_ms, limit_ms) = (ms(options.lock_timeout), ms(LIMIT));
     let ask = Ask::Suspend(Suspend {
@@ -89,68 +86,13 @@ pub(crate) fn suspend(options: &SuspendOptions) -> anyhow::Result<Ending> {
     match answer {
         Answer::Suspended(suspended) => {
             if !options.json {
-                receipt(&suspended).print()?;
+                let mut page = Page::default();
+                answers::suspended(&mut page, &suspended);
+                page.print()?;
             }
-            Ok(ending(suspended.verdict))
+            Ok(answers::ending(suspended.verdict))
         }
         other => refused(other),
-    }
-}
-
-/// Says what the agent of a program answered. It put the program to sleep before it asked the helper, and a
-/// program that comes back sleeps on.
-fn told_by_agent(pid: u32, json: bool, answer: lowtide_proto::Answer) -> anyhow::Result<Ending> {
-    use lowtide_proto::Answer as Agent;
-    if json {
-        page::print_json(&answer)?;
-    }
-    let say = |page: Page| if json { Ok(()) } else { page.print().map(drop) };
-    let line = |text: String| {
-        let mut page = Page::default();
-        page.line(&text);
-        say(page)
-    };
-    match answer {
-        Agent::Suspended { receipts, suspended } => {
-            if !json {
-                agents::print_receipts(&receipts)?;
-            }
-            say(receipt(&suspended))?;
-            Ok(ending(suspended.verdict))
-        }
-        Agent::Asleep => {
-            line(format!("process {pid} is suspended already"))?;
-            Ok(Ending::Proved)
-        }
-        Agent::Slept { receipts } => {
-            if !json {
-                agents::print_receipts(&receipts)?;
-            }
-            Ok(Ending::NotProved { what: "the program did not fall asleep".to_owned() })
-        }
-        Agent::Resumed(resumed) if resumed.steps.is_empty() => {
-            line(format!("process {pid} was not suspended"))?;
-            Ok(Ending::Proved)
-        }
-        Agent::Resumed(resumed) => {
-            let took_s = resumed.took_s;
-            line(format!(
-                "process {pid} is on the device again after {took_s:.3} s; its memory sleeps until its next use of \
-                 the device"
-            ))?;
-            Ok(Ending::Proved)
-        }
-        Agent::NoRoom(no_room) => Ok(Ending::NotProved { what: no_room.to_string() }),
-        Agent::Refused { reason } => Ok(Ending::NotProved { what: reason }),
-        other => bail!("the agent answered something else: {}", other.to_line()),
-    }
-}
-
-fn ending(verdict: Verdict) -> Ending {
-    if verdict.is_proved() {
-        Ending::Proved
-    } else {
-        Ending::NotProved { what: verdict.to_string() }
     }
 }
 
@@ -159,8 +101,9 @@ pub(crate) fn resume(options: &ResumeOptions) -> anyhow::Result<Ending> {
     let target = target(options.pid)?;
     say_at_interrupt(options.pid)?;
     agents::warn_of_starting(options.pid);
-    if let Some(answer) = agents::ask_if_any(options.pid, lowtide_proto::Ask::Resume)? {
-        return told_by_agent(options.pid, options.json, answer);
+    let question = lowtide_proto::Ask::Resume;
+    if let Some(answer) = agents::ask_if_any(options.pid, question)? {
+        return answers::of_agent(options.pid, options.json, question, answer);
     }
     let (maps, wait_ms, limit_ms) = (Vec::new(), ms(options.wait), ms(LIMIT));
     let ask = Ask::Resume(Resume { target, maps, wait_ms, limit_ms });
@@ -171,7 +114,9 @@ pub(crate) fn resume(options: &ResumeOptions) -> anyhow::Result<Ending> {
     match answer {
         Answer::Resumed(resumed) => {
             if !options.json {
-                resumed_page(&resumed).print()?;
+                let mut page = Page::default();
+                answers::resumed(&mut page, &resumed);
+                page.print()?;
             }
             Ok(Ending::Proved)
         }
@@ -225,50 +170,4 @@ fn ms(time: Duration) -> u64 {
 
 fn time(text: &str) -> Result<Duration, String> {
     parse_time(text).ok_or_else(|| format!("{text:?} is not a time; write 500ms, 30s or 5m"))
-}
-
-fn receipt(suspended: &Suspended) -> Page {
-    let (mut page, target) = (Page::default(), suspended.target);
-    if suspended.was_suspended {
-        page.line(&format!("{target} was suspended already"));
-    } else {
-        let (verdict, times) = (suspended.verdict, times(&suspended.steps));
-        page.line(&format!("{target}: {verdict}, off the device in {times}"));
-    }
-    changes(&mut page, &suspended.devices);
-    for need in &suspended.needs {
-        page.line(&format!("  to come back: {} must be free on {}", need.bytes, need.uuid));
-    }
-    page.line(&format!("  → lowtide resume {}", target.pid));
-    page
-}
-
-fn resumed_page(resumed: &Resumed) -> Page {
-    let (mut page, target) = (Page::default(), resumed.target);
-    if resumed.was_running {
-        page.line(&format!("{target} was not suspended"));
-        return page;
-    }
-    let times = times(&resumed.steps);
-    page.line(&format!("{target}: runs, back on the device in {times}"));
-    changes(&mut page, &resumed.devices);
-    page
-}
-
-fn times(steps: &[StepTime]) -> String {
-    let total: f64 = steps.iter().map(|time| time.took_s).sum();
-    let each = steps.iter().map(|time| format!("{} {:.3} s", time.step.as_str(), time.took_s));
-    format!("{total:.3} s ({})", each.collect::<Vec<_>>().join(", "))
-}
-
-fn changes(page: &mut Page, devices: &[DeviceChange]) {
-    let told = |bytes: Option<Bytes>| bytes.map_or("not told".to_owned(), |it| it.to_string());
-    for device in devices {
-        let (before, after) = (told(device.process_before), told(device.process_after));
-        let (all_before, all_after) = (device.before.in_use(), device.after.in_use());
-        page.line(&format!(
-            "  {}: {before} → {after} by the process, {all_before} → {all_after} by all",
-            device.uuid
-        ));
-    }
 }

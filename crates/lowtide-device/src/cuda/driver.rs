@@ -12,7 +12,7 @@ use std::ptr::{self, NonNull};
 use libloading::Library;
 
 use super::entry_points::{
-    CheckpointCalls, CoreCalls, KernelCalls, LookUp, Missing, MulticastCalls, PrimaryContextCalls,
+    CheckpointCalls, CoreCalls, KernelCalls, LookUp, Missing, PrimaryContextCalls,
 };
 use super::version::CudaVersion;
 use crate::facts::{Attempt, DriverLibrary};
@@ -44,7 +44,6 @@ pub struct Driver {
     primary_context: Result<PrimaryContextCalls, Missing>,
     kernels: Result<KernelCalls, Missing>,
     checkpoint: Result<CheckpointCalls, Missing>,
-    multicast: Result<MulticastCalls, Missing>,
     /// The file that was loaded; `None` where the entry points were handed over.
     library: Option<PathBuf>,
     version: CudaVersion,
@@ -127,10 +126,8 @@ impl Driver {
         let kernels = unsafe { KernelCalls::look_up(look_up) };
         // SAFETY: as above.
         let checkpoint = unsafe { CheckpointCalls::look_up(look_up) };
-        // SAFETY: as above.
-        let multicast = unsafe { MulticastCalls::look_up(look_up) };
         let version = CudaVersion::from_raw(0);
-        Ok(Driver { core, primary_context, kernels, checkpoint, multicast, library, version })
+        Ok(Driver { core, primary_context, kernels, checkpoint, library, version })
     }
 
     /// Reads the version of an initialised driver and prepares for the end of the process.
@@ -174,14 +171,6 @@ impl Driver {
     /// [`Error::MissingEntryPoint`] with the first function that the driver lacks.
     pub fn checkpoint(&self) -> Result<&CheckpointCalls> {
         self.available(&self.checkpoint)
-    }
-
-    /// Returns the functions for multicast memory.
-    ///
-    /// # Errors
-    /// [`Error::MissingEntryPoint`] with the first function that the driver lacks.
-    pub fn multicast(&self) -> Result<&MulticastCalls> {
-        self.available(&self.multicast)
     }
 
     fn available<'a, T>(&self, group: &'a Result<T, Missing>) -> Result<&'a T> {

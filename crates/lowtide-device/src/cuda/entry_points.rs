@@ -1,9 +1,8 @@
 //! Every entry point of the CUDA driver that lowtide knows, in one list.
 //!
-//! Each row has the CUDA version that brought the entry point and its class: what a call means for
-//! a process that may be asleep ([`CallClass`]). Rows are grouped. The first group is needed
-//! always; a driver that lacks an entry point of another group can do everything but what that group
-//! is for.
+//! Each row has the CUDA version that brought the entry point. Rows are grouped. The first group is
+//! needed always; a driver that lacks an entry point of another group can do everything but what that
+//! group is for.
 //!
 //! Result codes stay plain numbers, because a newer driver may return a code that no list of ours
 //! has.
@@ -17,40 +16,10 @@ use std::ptr::NonNull;
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUmemAccessDesc,
     CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmodule,
-    CUmulticastGranularity_flags, CUmulticastObjectProp, CUstream, CUuuid,
+    CUstream, CUuuid,
 };
 
 use super::version::CudaVersion;
-
-/// The meaning of a driver call for a process that may be asleep.
-///
-/// ```
-/// use lowtide_device::cuda::CallClass;
-///
-/// assert_eq!(CallClass::of("cuLaunchKernel"), Some(CallClass::Touch));
-/// assert_eq!(CallClass::of("cuMemRelease"), Some(CallClass::Quiet));
-/// assert_eq!(CallClass::of("cuStreamSynchronize"), Some(CallClass::Wait));
-/// assert_eq!(CallClass::of("cuFromTheFuture"), None);
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum CallClass {
-    /// Launches work, reads or writes device memory, or takes memory or an object of the device for
-    /// work to come. It needs an awake process and counts as activity.
-    Touch,
-    /// Queries, frees or destroys, or concerns only the calling thread or bare addresses. It needs
-    /// no awake process and counts as no activity.
-    Quiet,
-    /// Blocks until work is done. It counts as no activity and must not hold a gate while it blocks.
-    Wait,
-}
-
-impl CallClass {
-    /// Returns the class of an entry point by its exported name, such as `cuMemFree_v2`; `None` if
-    /// the name is not in the list.
-    pub fn of(name: &str) -> Option<CallClass> {
-        ENTRY_POINTS.iter().find(|entry| entry.name == name).map(|entry| entry.class)
-    }
-}
 
 /// A row of the list of entry points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,8 +28,6 @@ pub struct EntryPoint {
     pub name: &'static str,
     /// The CUDA version that brought it.
     pub since: CudaVersion,
-    /// The meaning of a call for a process that may be asleep.
-    pub class: CallClass,
     /// The group that it belongs to.
     pub group: EntryGroup,
 }
@@ -79,7 +46,7 @@ macro_rules! entry_points {
     ($(
         $(#[$doc:meta])*
         $group:ident in $calls:ident {
-            $( $since:literal $class:ident $name:ident($($argument:ident: $type:ty),* $(,)?); )*
+            $( $since:literal $name:ident($($argument:ident: $type:ty),* $(,)?); )*
         }
     )*) => {
         /// A group of entry points. A driver has all of a group or cannot do what it is for.
@@ -131,7 +98,6 @@ macro_rules! entry_points {
                 EntryPoint {
                     name: stringify!($name),
                     since: CudaVersion::parse($since),
-                    class: CallClass::$class,
                     group: EntryGroup::$group,
                 },
             )*)*
@@ -150,110 +116,110 @@ entry_points! {
     /// Devices, virtual memory, host memory, copies, streams and events. lowtide works with no
     /// driver that lacks one of these.
     Core in CoreCalls {
-        "2.0" Quiet cuInit(flags: c_uint);
-        "2.2" Quiet cuDriverGetVersion(version: *mut c_int);
-        "6.0" Quiet cuGetErrorName(code: i32, name: *mut *const c_char);
-        "2.0" Quiet cuDeviceGetCount(count: *mut c_int);
-        "2.0" Quiet cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
-        "2.0" Quiet cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice);
-        "11.4" Quiet cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice);
-        "3.2" Quiet cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
-        "2.0" Quiet cuDeviceGetAttribute(
+        "2.0" cuInit(flags: c_uint);
+        "2.2" cuDriverGetVersion(version: *mut c_int);
+        "6.0" cuGetErrorName(code: i32, name: *mut *const c_char);
+        "2.0" cuDeviceGetCount(count: *mut c_int);
+        "2.0" cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
+        "2.0" cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice);
+        "11.4" cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice);
+        "3.2" cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
+        "2.0" cuDeviceGetAttribute(
             value: *mut c_int,
             attribute: CUdevice_attribute,
             device: CUdevice,
         );
-        "4.0" Quiet cuCtxPushCurrent_v2(context: CUcontext);
-        "4.0" Quiet cuCtxPopCurrent_v2(context: *mut CUcontext);
-        "2.0" Quiet cuCtxGetDevice(device: *mut CUdevice);
-        "2.0" Wait cuCtxSynchronize();
-        "10.1" Quiet cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
-        "3.2" Quiet cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
-        "10.2" Quiet cuMemGetAllocationGranularity(
+        "4.0" cuCtxPushCurrent_v2(context: CUcontext);
+        "4.0" cuCtxPopCurrent_v2(context: *mut CUcontext);
+        "2.0" cuCtxGetDevice(device: *mut CUdevice);
+        "2.0" cuCtxSynchronize();
+        "10.1" cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
+        "3.2" cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+        "10.2" cuMemGetAllocationGranularity(
             granularity: *mut usize,
             properties: *const CUmemAllocationProp,
             which: CUmemAllocationGranularity_flags,
         );
-        "10.2" Quiet cuMemAddressReserve(
+        "10.2" cuMemAddressReserve(
             at: *mut CUdeviceptr,
             size: usize,
             align: usize,
             hint: CUdeviceptr,
             flags: u64,
         );
-        "10.2" Quiet cuMemAddressFree(at: CUdeviceptr, size: usize);
-        "10.2" Touch cuMemCreate(
+        "10.2" cuMemAddressFree(at: CUdeviceptr, size: usize);
+        "10.2" cuMemCreate(
             handle: *mut CUmemGenericAllocationHandle,
             size: usize,
             properties: *const CUmemAllocationProp,
             flags: u64,
         );
-        "10.2" Quiet cuMemRelease(handle: CUmemGenericAllocationHandle);
-        "10.2" Touch cuMemMap(
+        "10.2" cuMemRelease(handle: CUmemGenericAllocationHandle);
+        "10.2" cuMemMap(
             at: CUdeviceptr,
             size: usize,
             offset: usize,
             handle: CUmemGenericAllocationHandle,
             flags: u64,
         );
-        "10.2" Touch cuMemSetAccess(
+        "10.2" cuMemSetAccess(
             at: CUdeviceptr,
             size: usize,
             access: *const CUmemAccessDesc,
             count: usize,
         );
-        "10.2" Quiet cuMemUnmap(at: CUdeviceptr, size: usize);
-        "6.5" Touch cuMemHostRegister_v2(at: *mut c_void, size: usize, flags: c_uint);
-        "4.0" Quiet cuMemHostUnregister(at: *mut c_void);
-        "2.2" Touch cuMemHostAlloc(at: *mut *mut c_void, size: usize, flags: c_uint);
-        "2.0" Quiet cuMemFreeHost(at: *mut c_void);
-        "3.2" Touch cuMemcpyDtoHAsync_v2(
+        "10.2" cuMemUnmap(at: CUdeviceptr, size: usize);
+        "6.5" cuMemHostRegister_v2(at: *mut c_void, size: usize, flags: c_uint);
+        "4.0" cuMemHostUnregister(at: *mut c_void);
+        "2.2" cuMemHostAlloc(at: *mut *mut c_void, size: usize, flags: c_uint);
+        "2.0" cuMemFreeHost(at: *mut c_void);
+        "3.2" cuMemcpyDtoHAsync_v2(
             to: *mut c_void,
             from: CUdeviceptr,
             size: usize,
             stream: CUstream,
         );
-        "3.2" Touch cuMemcpyHtoDAsync_v2(
+        "3.2" cuMemcpyHtoDAsync_v2(
             to: CUdeviceptr,
             from: *const c_void,
             size: usize,
             stream: CUstream,
         );
-        "3.2" Touch cuMemcpyDtoDAsync_v2(
+        "3.2" cuMemcpyDtoDAsync_v2(
             to: CUdeviceptr,
             from: CUdeviceptr,
             size: usize,
             stream: CUstream,
         );
-        "3.2" Touch cuMemsetD8Async(at: CUdeviceptr, byte: u8, size: usize, stream: CUstream);
-        "2.0" Touch cuStreamCreate(stream: *mut CUstream, flags: c_uint);
-        "4.0" Quiet cuStreamDestroy_v2(stream: CUstream);
-        "2.0" Wait cuStreamSynchronize(stream: CUstream);
-        "2.0" Quiet cuStreamQuery(stream: CUstream);
-        "12.0" Quiet cuStreamGetId(stream: CUstream, id: *mut u64);
-        "2.0" Touch cuEventCreate(event: *mut CUevent, flags: c_uint);
-        "4.0" Quiet cuEventDestroy_v2(event: CUevent);
-        "2.0" Touch cuEventRecord(event: CUevent, stream: CUstream);
-        "2.0" Wait cuEventSynchronize(event: CUevent);
+        "3.2" cuMemsetD8Async(at: CUdeviceptr, byte: u8, size: usize, stream: CUstream);
+        "2.0" cuStreamCreate(stream: *mut CUstream, flags: c_uint);
+        "4.0" cuStreamDestroy_v2(stream: CUstream);
+        "2.0" cuStreamSynchronize(stream: CUstream);
+        "2.0" cuStreamQuery(stream: CUstream);
+        "12.0" cuStreamGetId(stream: CUstream, id: *mut u64);
+        "2.0" cuEventCreate(event: *mut CUevent, flags: c_uint);
+        "4.0" cuEventDestroy_v2(event: CUevent);
+        "2.0" cuEventRecord(event: CUevent, stream: CUstream);
+        "2.0" cuEventSynchronize(event: CUevent);
     }
 
     /// The primary context of a device, for callers that bring no context of their own.
     PrimaryContext in PrimaryContextCalls {
-        "7.0" Touch cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
-        "11.0" Quiet cuDevicePrimaryCtxRelease_v2(device: CUdevice);
+        "7.0" cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
+        "11.0" cuDevicePrimaryCtxRelease_v2(device: CUdevice);
     }
 
     // A module's code is copied to the device, with lazy loading not before a function is asked for.
     /// Modules and launches, for digests.
     Kernels in KernelCalls {
-        "2.0" Touch cuModuleLoadData(module: *mut CUmodule, image: *const c_void);
-        "2.0" Quiet cuModuleUnload(module: CUmodule);
-        "2.0" Touch cuModuleGetFunction(
+        "2.0" cuModuleLoadData(module: *mut CUmodule, image: *const c_void);
+        "2.0" cuModuleUnload(module: CUmodule);
+        "2.0" cuModuleGetFunction(
             function: *mut CUfunction,
             module: CUmodule,
             name: *const c_char,
         );
-        "4.0" Touch cuLaunchKernel(
+        "4.0" cuLaunchKernel(
             function: CUfunction,
             grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
             block_x: c_uint, block_y: c_uint, block_z: c_uint,
@@ -267,46 +233,11 @@ entry_points! {
     // They concern another process; the caller's own memory is not touched.
     /// Taking a whole process off the device and putting it back.
     Checkpoint in CheckpointCalls {
-        "12.8" Quiet cuCheckpointProcessGetState(pid: c_int, state: *mut c_int);
-        "12.8" Wait cuCheckpointProcessLock(pid: c_int, arguments: *mut c_void);
-        "12.8" Wait cuCheckpointProcessCheckpoint(pid: c_int, arguments: *mut c_void);
-        "12.8" Wait cuCheckpointProcessRestore(pid: c_int, arguments: *mut c_void);
-        "12.8" Quiet cuCheckpointProcessUnlock(pid: c_int, arguments: *mut c_void);
-    }
-
-    /// Memory that several GPUs write at once. Memory bound to it cannot be moved.
-    Multicast in MulticastCalls {
-        "12.1" Touch cuMulticastCreate(
-            handle: *mut CUmemGenericAllocationHandle,
-            properties: *const CUmulticastObjectProp,
-        );
-        "12.1" Touch cuMulticastAddDevice(handle: CUmemGenericAllocationHandle, device: CUdevice);
-        "12.1" Touch cuMulticastBindMem(
-            handle: CUmemGenericAllocationHandle,
-            offset: usize,
-            memory: CUmemGenericAllocationHandle,
-            memory_offset: usize,
-            size: usize,
-            flags: u64,
-        );
-        "12.1" Touch cuMulticastBindAddr(
-            handle: CUmemGenericAllocationHandle,
-            offset: usize,
-            at: CUdeviceptr,
-            size: usize,
-            flags: u64,
-        );
-        "12.1" Touch cuMulticastUnbind(
-            handle: CUmemGenericAllocationHandle,
-            device: CUdevice,
-            offset: usize,
-            size: usize,
-        );
-        "12.1" Quiet cuMulticastGetGranularity(
-            granularity: *mut usize,
-            properties: *const CUmulticastObjectProp,
-            which: CUmulticastGranularity_flags,
-        );
+        "12.8" cuCheckpointProcessGetState(pid: c_int, state: *mut c_int);
+        "12.8" cuCheckpointProcessLock(pid: c_int, arguments: *mut c_void);
+        "12.8" cuCheckpointProcessCheckpoint(pid: c_int, arguments: *mut c_void);
+        "12.8" cuCheckpointProcessRestore(pid: c_int, arguments: *mut c_void);
+        "12.8" cuCheckpointProcessUnlock(pid: c_int, arguments: *mut c_void);
     }
 }
 
@@ -320,33 +251,6 @@ mod tests {
     fn a_name_is_listed_once() {
         let names: BTreeSet<_> = ENTRY_POINTS.iter().map(|entry| entry.name).collect();
         assert_eq!(names.len(), ENTRY_POINTS.len());
-    }
-
-    // A row without a class does not compile. This checks that the class fits the name, for the next
-    // row that is added.
-    #[test]
-    fn classes_follow_from_what_calls_do() {
-        for entry in ENTRY_POINTS {
-            let does = |words: &[&str]| words.iter().any(|word| entry.name.contains(word));
-            let expected = if does(&["Synchronize"]) {
-                CallClass::Wait
-            } else if does(&["Memcpy", "Memset", "Launch", "Create", "Record", "Bind"]) {
-                CallClass::Touch
-            } else if does(&[
-                "Free",
-                "Release",
-                "Destroy",
-                "Unmap",
-                "Unregister",
-                "Unload",
-                "Query",
-            ]) {
-                CallClass::Quiet
-            } else {
-                continue;
-            };
-            assert_eq!(entry.class, expected, "{}", entry.name);
-        }
     }
 
     #[test]

@@ -37,8 +37,8 @@ pub use context::{BorrowedContext, Context};
 use context::{Session, call};
 pub use driver::Driver;
 pub use entry_points::{
-    CallClass, CheckpointCalls, CoreCalls, ENTRY_POINTS, EntryGroup, EntryPoint, KernelCalls,
-    MulticastCalls, PrimaryContextCalls,
+    CheckpointCalls, CoreCalls, ENTRY_POINTS, EntryGroup, EntryPoint, KernelCalls,
+    PrimaryContextCalls,
 };
 use kernels::Kernel;
 pub use version::CudaVersion;

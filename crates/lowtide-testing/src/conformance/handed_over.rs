@@ -114,7 +114,7 @@ fn does_all_but_digests(_: Target) {
 }
 
 fn a_missing_group_has_a_name(_: Target) {
-    let driver = driver_without(&["cuCheckpointProcessRestore", "cuMulticast"]).unwrap();
+    let driver = driver_without(&["cuCheckpointProcessRestore"]).unwrap();
     driver.kernels().expect("the other groups are there");
     driver.primary_context().expect("the other groups are there");
     let error = driver.checkpoint().map(drop).unwrap_err().to_string();
@@ -123,8 +123,6 @@ fn a_missing_group_has_a_name(_: Target) {
         "the CUDA driver has no cuCheckpointProcessRestore, which came with CUDA 12.8; install \
          driver 570 or newer"
     );
-    let error = driver.multicast().map(drop).unwrap_err().to_string();
-    assert!(error.contains("cuMulticastCreate") && error.contains("CUDA 12.1"), "{error}");
 }
 
 fn without_a_core_function(_: Target) {
