@@ -2,9 +2,7 @@
 //! promises them.
 #![allow(unsafe_code, reason = "declares the methods whose preconditions only the caller can keep")]
 
-use std::fmt;
-
-use lowtide_types::{Bytes, DeviceId, Usage};
+use lowtide_types::{Bytes, DeviceId, Usage, debug_as, words};
 use serde::Serialize;
 
 use crate::Result;
@@ -23,31 +21,19 @@ impl Address {
     }
 }
 
-impl fmt::Debug for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
-    }
-}
+debug_as!(Address, |it| "{:#x}", it.0);
 
-/// The kind of a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DeviceKind {
-    /// Pages of this machine.
-    Host,
-    /// A GPU behind the CUDA driver.
-    Cuda,
-    /// A device without memory that only counts.
-    DryRun,
-}
-
-impl fmt::Display for DeviceKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            DeviceKind::Host => "host",
-            DeviceKind::Cuda => "cuda",
-            DeviceKind::DryRun => "dry-run",
-        })
+words! {
+    /// The kind of a device.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum DeviceKind {
+        /// Pages of this machine.
+        Host = "host",
+        /// A GPU behind the CUDA driver.
+        Cuda = "cuda",
+        /// A device without memory that only counts.
+        DryRun = "dry-run",
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use lowtide_types::Bytes;
+use lowtide_types::{Bytes, words};
 use serde::Serialize;
 
 /// A name under which a library was looked for, and what came of it.
@@ -147,23 +147,25 @@ impl fmt::Display for SizeRule {
     }
 }
 
-/// The reason why a range cannot be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RangeProblem {
-    /// The range ends past the end.
-    OutOfBounds,
-    /// Part of the range is not mapped.
-    NotMapped,
-    /// Part of the range is mapped already.
-    AlreadyMapped,
-    /// The range is mapped, but not opened for reading and writing.
-    NotOpen,
-    /// The range cuts a mapping in two.
-    CutsMapping,
-    /// Work in flight or another thread uses the range.
-    InUse,
-    /// The two ranges of a copy overlap.
-    Overlaps,
+words! {
+    /// The reason why a range cannot be used.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum RangeProblem {
+        /// The range ends past the end.
+        OutOfBounds = "the range ends past the end",
+        /// Part of the range is not mapped.
+        NotMapped = "part of the range is not mapped",
+        /// Part of the range is mapped already.
+        AlreadyMapped = "part of the range is mapped already",
+        /// The range is mapped, but not opened for reading and writing.
+        NotOpen = "the range is mapped but was not opened",
+        /// The range cuts a mapping in two.
+        CutsMapping = "the range cuts a mapping in two",
+        /// Work in flight or another thread uses the range.
+        InUse = "work in flight or another thread uses the range",
+        /// The two ranges of a copy overlap.
+        Overlaps = "the ranges overlap",
+    }
 }
 
 impl RangeProblem {
@@ -178,19 +180,5 @@ impl RangeProblem {
             RangeProblem::CutsMapping => "; a mapping goes as a whole",
             RangeProblem::InUse => "; synchronise the stream first",
         }
-    }
-}
-
-impl fmt::Display for RangeProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            RangeProblem::OutOfBounds => "the range ends past the end",
-            RangeProblem::NotMapped => "part of the range is not mapped",
-            RangeProblem::AlreadyMapped => "part of the range is mapped already",
-            RangeProblem::NotOpen => "the range is mapped but was not opened",
-            RangeProblem::CutsMapping => "the range cuts a mapping in two",
-            RangeProblem::InUse => "work in flight or another thread uses the range",
-            RangeProblem::Overlaps => "the ranges overlap",
-        })
     }
 }

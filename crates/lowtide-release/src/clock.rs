@@ -4,9 +4,10 @@
 //! idle policy of an hour is tested in a millisecond, and a rung that hangs is left behind in a
 //! simulation as it is in production.
 
-use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use lowtide_types::debug_as;
 
 use crate::sync::unpoisoned;
 
@@ -64,8 +65,4 @@ impl Clock for ManualClock {
     }
 }
 
-impl fmt::Debug for ManualClock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ManualClock({:?})", self.now())
-    }
-}
+debug_as!(ManualClock, |it| "ManualClock({:?})", it.now());

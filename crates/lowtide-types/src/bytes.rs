@@ -5,6 +5,7 @@ use std::iter::Sum;
 use std::ops::{Add, AddAssign, Sub};
 use std::str::FromStr;
 
+use crate::debug_as;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -104,11 +105,7 @@ pub fn signed(bytes: i64) -> String {
     format!("{sign}{}", Bytes(bytes.unsigned_abs()))
 }
 
-impl fmt::Debug for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} B", self.0)
-    }
-}
+debug_as!(Bytes, |it| "{} B", it.0);
 
 impl Add for Bytes {
     type Output = Bytes;

@@ -6,29 +6,31 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, DeviceId, printable, signed};
+use crate::{Bytes, DeviceId, printable, signed, words};
 
-/// A category of memory in the ledger.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum LedgerKind {
-    /// Memory in live blocks, by tag or owner.
-    Live,
-    /// Memory that an allocator keeps and no live block uses.
-    Cached,
-    /// Memory of captured graphs.
-    Graphs,
-    /// Memory of libraries: workspaces, sessions, communicators.
-    Libraries,
-    /// The floor: memory that a bare context uses.
-    Context,
-    /// The context and the libraries of this process together, where no floor is known that would tell
-    /// them apart.
-    ContextAndLibraries,
-    /// Memory of other processes.
-    Others,
+words! {
+    /// A category of memory in the ledger.
+    #[derive(
+        Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+    )]
+    #[serde(rename_all = "snake_case")]
+    pub enum LedgerKind {
+        /// Memory in live blocks, by tag or owner.
+        Live = "live",
+        /// Memory that an allocator keeps and no live block uses.
+        Cached = "cached",
+        /// Memory of captured graphs.
+        Graphs = "graphs",
+        /// Memory of libraries: workspaces, sessions, communicators.
+        Libraries = "libraries",
+        /// The floor: memory that a bare context uses.
+        Context = "context",
+        /// The context and the libraries of this process together, where no floor is known that would tell
+        /// them apart.
+        ContextAndLibraries = "context and libraries",
+        /// Memory of other processes.
+        Others = "others",
+    }
 }
 
 /// A line of the ledger.
@@ -88,20 +90,6 @@ impl Ledger {
     /// Returns the sum of the lines of one category.
     pub fn of(&self, kind: LedgerKind) -> Bytes {
         self.lines.iter().filter(|line| line.kind == kind).map(|line| line.bytes).sum()
-    }
-}
-
-impl fmt::Display for LedgerKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            LedgerKind::Live => "live",
-            LedgerKind::Cached => "cached",
-            LedgerKind::Graphs => "graphs",
-            LedgerKind::Libraries => "libraries",
-            LedgerKind::Context => "context",
-            LedgerKind::ContextAndLibraries => "context and libraries",
-            LedgerKind::Others => "others",
-        })
     }
 }
 

@@ -33,6 +33,7 @@ mod target;
 mod thread_marks;
 mod usage;
 mod verdict;
+mod words;
 
 pub use bytes::{Bytes, ParseBytesError, signed};
 pub use claim::{Claim, ClaimBasis};

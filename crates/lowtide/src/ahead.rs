@@ -1,11 +1,10 @@
 //! A thread that makes backups ahead of sleeps.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use lowtide_pool::{AheadNext, AheadReport, Pool};
-use lowtide_types::Bytes;
+use lowtide_types::{Bytes, debug_as};
 
 use crate::background::Background;
 
@@ -114,11 +113,7 @@ fn rest_after(next: AheadNext, took: Duration, AheadShare(share): AheadShare) ->
     }
 }
 
-impl fmt::Debug for AheadThread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AheadThread({:?})", self.last())
-    }
-}
+debug_as!(AheadThread, |it| "AheadThread({:?})", it.last());
 
 #[cfg(test)]
 mod tests {

@@ -1,10 +1,10 @@
 //! A thread that watches for idle time.
 
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lowtide_release::{Idling, Receipt};
+use lowtide_types::debug_as;
 
 use crate::background::Background;
 
@@ -50,11 +50,7 @@ fn tell(callback: &Mutex<Option<OnRelease>>, receipt: &Receipt) {
     }
 }
 
-impl fmt::Debug for IdleThread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("IdleThread")
-    }
-}
+debug_as!(IdleThread, |_| "IdleThread");
 
 #[cfg(test)]
 mod tests {

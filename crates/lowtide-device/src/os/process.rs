@@ -8,12 +8,12 @@
 //! Looking at it costs one load, and no call of the kernel.
 #![allow(unsafe_code, reason = "maps the page, and registers a C handler for forks")]
 
-use std::fmt;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use lowtide_types::debug_as;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
 pub use super::exit::has_begun as has_exit_begun;
@@ -76,11 +76,7 @@ impl PartialEq for Generation {
 
 impl Eq for Generation {}
 
-impl fmt::Debug for Generation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Generation({})", self.number)
-    }
-}
+debug_as!(Generation, |it| "Generation({})", it.number);
 
 /// Returns the time at which a process started, in clock ticks since the boot. `process` is a PID or `self`.
 ///

@@ -38,6 +38,8 @@
 
 use std::sync::LazyLock;
 
+use lowtide_types::debug_as;
+
 /// The number of bytes that one digest covers.
 pub const PAGE_BYTES: usize = 2 << 20;
 
@@ -52,11 +54,7 @@ const TILES: usize = PAGE_BYTES / VECTOR_BYTES / LANES / TILE_VECTORS;
 #[repr(C)]
 pub struct Digest(pub [u64; 2]);
 
-impl std::fmt::Debug for Digest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:016x}{:016x}", self.0[0], self.0[1])
-    }
-}
+debug_as!(Digest, |it| "{:016x}{:016x}", it.0[0], it.0[1]);
 
 /// The keys of the digest, laid out as the kernel's parameter.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,9 @@
 //! Chunks: memory of a device, with one owner.
 #![allow(unsafe_code, reason = "calls the back end, whose preconditions are kept here")]
 
-use std::fmt;
 use std::sync::Arc;
+
+use lowtide_types::debug_as;
 
 use crate::backend::Handle;
 use crate::safe::shared::Shared;
@@ -49,8 +50,4 @@ impl Drop for Chunk {
     }
 }
 
-impl fmt::Debug for Chunk {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Chunk({} on {})", self.size, self.device.id())
-    }
-}
+debug_as!(Chunk, |it| "Chunk({} on {})", it.size, it.device.id());

@@ -3,10 +3,9 @@
 //! A device checks sizes and ranges, keeps what is in flight alive, gives things back in the right
 //! order and tries again what the driver refused to take back. Underneath is a [`Backend`].
 
-use std::fmt;
 use std::sync::Arc;
 
-use lowtide_types::{Bytes, DeviceId, Usage};
+use lowtide_types::{Bytes, DeviceId, Usage, debug_as};
 
 use crate::cuda::{Context, CudaBackend, Driver};
 use crate::dry_run::{DryRunBackend, DryRunCost};
@@ -305,11 +304,7 @@ impl Device {
     }
 }
 
-impl fmt::Debug for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Device({})", self.id())
-    }
-}
+debug_as!(Device, |it| "Device({})", it.id());
 
 /// Lists the devices of this machine: `host`, and those that the CUDA driver shows, if there is one.
 pub fn known_devices() -> Vec<DeviceId> {

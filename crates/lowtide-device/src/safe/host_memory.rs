@@ -7,7 +7,9 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
-use std::{fmt, ptr, slice, thread};
+use std::{ptr, slice, thread};
+
+use lowtide_types::debug_as;
 
 use crate::page::copying;
 
@@ -232,11 +234,7 @@ impl Drop for HostMemory {
     }
 }
 
-impl fmt::Debug for HostMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HostMemory({} for {})", self.size, self.device.id())
-    }
-}
+debug_as!(HostMemory, |it| "HostMemory({} for {})", it.size, it.device.id());
 
 /// Pages that one thread reads or writes.
 struct Locked<'a> {

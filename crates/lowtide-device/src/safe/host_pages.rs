@@ -9,8 +9,10 @@
 
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::slice;
 use std::sync::{Mutex, MutexGuard};
-use std::{fmt, slice};
+
+use lowtide_types::debug_as;
 
 use crate::os::exit;
 use crate::os::headroom::{self, HostGrant};
@@ -175,11 +177,7 @@ impl Drop for HostPages {
     }
 }
 
-impl fmt::Debug for HostPages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HostPages({})", self.size())
-    }
-}
+debug_as!(HostPages, |it| "HostPages({})", it.size());
 
 #[cfg(test)]
 mod tests {

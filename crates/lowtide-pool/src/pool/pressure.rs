@@ -8,9 +8,10 @@
 //! limit nobody is asked until they have ended.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
-use std::{fmt, thread};
+use std::thread;
 
 use lowtide_device::Bytes;
+use lowtide_types::debug_as;
 
 use crate::lock::inside::{Callback, Inside};
 
@@ -65,11 +66,7 @@ pub struct Subscription {
     _callback: Arc<PressureCallback>,
 }
 
-impl fmt::Debug for Subscription {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Subscription")
-    }
-}
+debug_as!(Subscription, |_| "Subscription");
 
 impl Callbacks {
     pub(crate) fn add(

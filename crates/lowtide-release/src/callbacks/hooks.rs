@@ -3,12 +3,11 @@
 //! Models, sessions, collectors and caches exist only in a host language or a framework. It registers
 //! hooks at fixed points of the ladder; their order, isolation, time limits and guards are ours.
 
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use lowtide_types::{Bytes, RungName, Touch};
+use lowtide_types::{Bytes, RungName, Touch, debug_as};
 
 use super::handle::{Climb, Ran};
 use super::left_behind::PartName;
@@ -275,11 +274,7 @@ impl Hook {
     }
 }
 
-impl fmt::Debug for Hook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Hook({})", self.name)
-    }
-}
+debug_as!(Hook, |it| "Hook({})", it.name);
 
 /// A function that sets a setting back to its former value.
 pub type Restore = Box<dyn FnOnce() -> Result<(), Failure> + Send>;
@@ -330,8 +325,4 @@ impl Registration {
     }
 }
 
-impl fmt::Debug for Registration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Registration")
-    }
-}
+debug_as!(Registration, |_| "Registration");

@@ -5,13 +5,12 @@
 //! on, so that no memory is taken from running work. A release that still waits for the gate does not
 //! keep others from climbing: the work that it waits for may clean up after itself.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use lowtide_device::Device;
 use lowtide_pool::Pool;
-use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Reading, Receipt, Verdict};
+use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Reading, Receipt, Verdict, debug_as};
 
 use super::advice::advise;
 use super::climber::{Climber, Replaced, receipt};
@@ -369,11 +368,7 @@ impl Releaser {
     }
 }
 
-impl fmt::Debug for Releaser {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Releaser({:?})", self.inner.inventory)
-    }
-}
+debug_as!(Releaser, |it| "Releaser({:?})", it.inner.inventory);
 
 impl Inner {
     /// Whether a part of a release of this releaser asks, or of a release that it asked for.

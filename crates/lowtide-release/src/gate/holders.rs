@@ -9,6 +9,8 @@ use std::panic::Location;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 
+use lowtide_types::debug_as;
+
 use crate::sync::unpoisoned;
 
 /// Places that one refusal names.
@@ -110,8 +112,4 @@ impl GateHolders {
     }
 }
 
-impl fmt::Debug for GateHolders {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("GateHolders")
-    }
-}
+debug_as!(GateHolders, |_| "GateHolders");

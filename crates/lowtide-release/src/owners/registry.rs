@@ -1,9 +1,8 @@
 //! The registry itself: plans and runs shutdowns, names holders, audits paths.
 
-use std::fmt;
 use std::sync::{Arc, MutexGuard};
 
-use lowtide_types::{Bytes, Holder};
+use lowtide_types::{Bytes, Holder, debug_as};
 
 use super::lent::{Lent, Shared};
 use super::report::{DropOutcome, Dropped, HeldPath, NewPaths, Paths, Plan, Shutdown};
@@ -223,11 +222,7 @@ impl Owners {
     }
 }
 
-impl fmt::Debug for Owners {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Owners")
-    }
-}
+debug_as!(Owners, |_| "Owners");
 
 /// The holder of everything in a registry that a forked child inherited.
 fn the_parent() -> Holder {

@@ -5,11 +5,10 @@
 //! around it. Work that arrives during an idle release does not wait for all of it: the release stops
 //! at its next safe point.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lowtide_types::{Receipt, Target, Verdict};
+use lowtide_types::{Receipt, Target, Verdict, debug_as};
 
 use super::idle::{Decision, Idle, Task};
 use crate::climb::{Releaser, Request, RestoreError, Restored};
@@ -211,11 +210,7 @@ impl Idling {
     }
 }
 
-impl fmt::Debug for Idling {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Idling({:?}, {})", self.releaser, self.target)
-    }
-}
+debug_as!(Idling, |it| "Idling({:?}, {})", it.releaser, it.target);
 
 /// A task that is running. No release takes its memory while it exists.
 #[derive(Debug)]

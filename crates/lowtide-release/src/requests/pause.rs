@@ -3,11 +3,10 @@
 //! The gate stops the work. Cached memory goes back to the driver before the gate opens again, so that
 //! the trim does not race with work. The trend of reserved memory over many resumes is watched.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lowtide_types::Receipt;
+use lowtide_types::{Receipt, debug_as};
 
 use super::slope::{Slope, Trend, TrendWarning};
 use crate::climb::{Releaser, Request};
@@ -72,11 +71,7 @@ impl Pauses {
     }
 }
 
-impl fmt::Debug for Pauses {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pauses({:?})", self.releaser)
-    }
-}
+debug_as!(Pauses, |it| "Pauses({:?})", it.releaser);
 
 /// How a pause ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,8 +164,4 @@ impl Drop for Paused {
     }
 }
 
-impl fmt::Debug for Paused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Paused({} parked)", self.parked())
-    }
-}
+debug_as!(Paused, |it| "Paused({} parked)", it.parked());

@@ -4,11 +4,10 @@
 //! language collects garbage, and cached memory goes back to the driver. So the peak is the largest
 //! model, never the sum, and there is a receipt between each two.
 
-use std::fmt;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use lowtide_types::{Bytes, Reading, Receipt};
+use lowtide_types::{Bytes, Reading, Receipt, debug_as};
 
 use super::slope::{Slope, Trend};
 use super::stages_report::{StageReport, StagesReport};
@@ -328,13 +327,9 @@ impl Level {
     }
 }
 
-impl fmt::Debug for Stages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Stages({:?}, {} done)",
-            self.releaser,
-            self.done().map_or(0, |done| done.stages.len())
-        )
-    }
-}
+debug_as!(
+    Stages,
+    |it| "Stages({:?}, {} done)",
+    it.releaser,
+    it.done().map_or(0, |done| done.stages.len())
+);

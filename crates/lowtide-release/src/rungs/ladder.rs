@@ -1,11 +1,10 @@
 //! A ladder: rungs in order, each with a time limit, climbed until the target is met.
 
-use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lowtide_types::RungName;
+use lowtide_types::{RungName, debug_as, words};
 
 use super::collect::{COLLECT, YOUNG_COLLECT};
 use super::drop::DropOwners;
@@ -38,36 +37,38 @@ const TO_ZERO: &[RungName] = &[
     RungName::Suspend,
 ];
 
-/// The name of a ladder that lowtide brings.
-///
-/// ```
-/// use lowtide_release::{Ladder, LadderName};
-///
-/// let name: LadderName = "cache".parse()?;
-/// assert_eq!(Ladder::named(name).names(), ["collect", "trim"]);
-/// assert!("polish".parse::<LadderName>().is_err());
-/// # Ok::<(), lowtide_release::ParseLadderError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LadderName {
-    /// Frees cached memory while work goes on: collect, trim.
-    Cache,
-    /// Cleans up between two tasks while work goes on: clears the caches that are cheap to fill again,
-    /// collects, trims.
-    Between,
-    /// Drops owners and returns what that freed to the driver: the ladder of a shutdown.
-    Shutdown,
-    /// Every rung, each only while the target is missed (R30): the ladder of a release with a target.
-    /// The first one that frees memory shuts down all registered owners; [`LadderName::Idle`] keeps them.
-    Gradual,
-    /// The rungs of [`LadderName::Gradual`], then exit and suspend: the ladder of a release to zero bytes. No
-    /// other ladder takes whole processes off the device.
-    Zero,
-    /// The ladder of an idle process: the eight steps of R27, and sleep before the last two.
-    Idle,
-    /// Every rung that leaves processes on the device, in the order of the design.
-    Whole,
+words! {
+    /// The name of a ladder that lowtide brings.
+    ///
+    /// ```
+    /// use lowtide_release::{Ladder, LadderName};
+    ///
+    /// let name: LadderName = "cache".parse()?;
+    /// assert_eq!(Ladder::named(name).names(), ["collect", "trim"]);
+    /// assert!("polish".parse::<LadderName>().is_err());
+    /// # Ok::<(), lowtide_release::ParseLadderError>(())
+    /// ```
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum LadderName {
+        /// Frees cached memory while work goes on: collect, trim.
+        Cache = "cache",
+        /// Cleans up between two tasks while work goes on: clears the caches that are cheap to fill again,
+        /// collects, trims.
+        Between = "between",
+        /// Drops owners and returns what that freed to the driver: the ladder of a shutdown.
+        Shutdown = "shutdown",
+        /// Every rung, each only while the target is missed (R30): the ladder of a release with a target.
+        /// The first one that frees memory shuts down all registered owners; [`LadderName::Idle`] keeps them.
+        Gradual = "gradual",
+        /// The rungs of [`LadderName::Gradual`], then exit and suspend: the ladder of a release to zero bytes. No
+        /// other ladder takes whole processes off the device.
+        Zero = "zero",
+        /// The ladder of an idle process: the eight steps of R27, and sleep before the last two.
+        Idle = "idle",
+        /// Every rung that leaves processes on the device, in the order of the design.
+        Whole = "whole",
+    }
 }
 
 impl LadderName {
@@ -81,19 +82,6 @@ impl LadderName {
         LadderName::Idle,
         LadderName::Whole,
     ];
-
-    /// Returns the name as text.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            LadderName::Cache => "cache",
-            LadderName::Between => "between",
-            LadderName::Shutdown => "shutdown",
-            LadderName::Gradual => "gradual",
-            LadderName::Zero => "zero",
-            LadderName::Idle => "idle",
-            LadderName::Whole => "whole",
-        }
-    }
 
     fn rungs(self) -> &'static [RungName] {
         use RungName::{
@@ -141,12 +129,6 @@ impl LadderName {
             LadderName::Gradual | LadderName::Zero | LadderName::Idle => ATTEMPTS,
             LadderName::Cache | LadderName::Between | LadderName::Shutdown | LadderName::Whole => 1,
         }
-    }
-}
-
-impl fmt::Display for LadderName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
     }
 }
 
@@ -363,11 +345,7 @@ impl Ladder {
     }
 }
 
-impl fmt::Debug for Ladder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Ladder({} × {:?})", self.attempts, self.names())
-    }
-}
+debug_as!(Ladder, |it| "Ladder({} × {:?})", it.attempts, it.names());
 
 #[cfg(test)]
 mod tests {

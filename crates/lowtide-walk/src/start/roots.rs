@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use lowtide_types::words;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -16,31 +17,20 @@ use crate::safety::own_references::OwnReferences;
 use crate::start::frames::{Frame, Stack, read_locals};
 use crate::start::question::Question;
 
-/// A kind of root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RootKind {
-    /// The table of modules.
-    Modules,
-    /// A dict of the interpreter or of this thread.
-    Interpreter,
-    /// A running frame.
-    Frame,
-    /// An exception that is being handled.
-    Exception,
-    /// An object that only native code holds.
-    Native,
-}
-
-impl RootKind {
-    /// Returns the name that Python reads.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            RootKind::Modules => "modules",
-            RootKind::Interpreter => "interpreter",
-            RootKind::Frame => "frame",
-            RootKind::Exception => "exception",
-            RootKind::Native => "native",
-        }
+words! {
+    /// A kind of root.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum RootKind {
+        /// The table of modules.
+        Modules = "modules",
+        /// A dict of the interpreter or of this thread.
+        Interpreter = "interpreter",
+        /// A running frame.
+        Frame = "frame",
+        /// An exception that is being handled.
+        Exception = "exception",
+        /// An object that only native code holds.
+        Native = "native",
     }
 }
 

@@ -10,10 +10,11 @@
 )]
 
 use std::cell::OnceCell;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, Once};
+
+use lowtide_types::debug_as;
 
 use crate::os::process::Generation;
 use crate::sync::lock;
@@ -77,11 +78,7 @@ impl Drop for HostGrant {
     }
 }
 
-impl fmt::Debug for HostGrant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HostGrant({})", self.size())
-    }
-}
+debug_as!(HostGrant, |it| "HostGrant({})", it.size());
 
 /// Grants host memory, with a margin of 256 MiB that stays with the machine.
 ///
