@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The agent on a GPU: sleep and wake of a PyTorch program that nobody changed, what the agent costs, programs of
-# several frameworks put to sleep at random moments, a hundred idle turns, the driver's quiet functions asleep, locked
+# several frameworks put to sleep, a hundred idle turns, the driver's quiet functions asleep, locked
 # and checkpointed, wrong calls with and without the agent, processes that share memory, many small programs, and a program that is
 # suspended, also with its helper killed. Leaves the results as JSON and text.
 #   ./agent.sh RESULTS [sleep many loops frameworks idle every misuse sharing programs suspend away kills]
@@ -23,7 +23,7 @@ for name in ${*:-sleep many loops frameworks idle every misuse sharing programs 
     sleep) part sleep 200 "$here/agent.py" --turns 0 --results "$out/sleep.json" ;;
     many) part many 200 "$here/agent.py" --count 1792 --mib 20 --turns 0 --results "$out/many.json" ;;
     loops) part loops 400 "$here/loops.py" --cost "$here/cost" --results "$out/loops.json" ;;
-    frameworks) part frameworks 580 "$here/frameworks.py" --results "$out/frameworks.json" ;;
+    frameworks) part frameworks 300 "$here/frameworks.py" --results "$out/frameworks.json" ;;
     idle) part idle 400 "$here/frameworks.py" --only-turns --turns 100 --results "$out/idle.json" ;;
     every)
         part asleep 60 "$here/every_quiet.py" asleep --agent "$LOWTIDE_AGENT_LIBRARY" --results "$out/asleep.json"

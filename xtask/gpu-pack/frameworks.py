@@ -1,10 +1,10 @@
-"""Runs programs of several frameworks without and with the agent, and puts them to sleep at random moments.
+"""Runs programs of several frameworks without and with the agent, and puts each to sleep once (`programs.py` does it at
+random moments).
 
     python3 frameworks.py --lowtide ./lowtide --results frameworks.json [NAME ...]
 
-Each program does the same work twice: alone, and under `lowtide run` while this script asks for sleeps. Both must
-print the same digests. Then it runs once more, is put to sleep between two steps, and this script notes how much
-device memory it has awake and asleep. With `--turns N` each program runs once more under `lowtide run --idle 500ms`, works every
+Each program does the same work twice: alone, and under `lowtide run`, where it is put to sleep between two steps. Both
+must print the same digests; this script notes how much device memory it has awake and asleep. With `--turns N` each program runs once more under `lowtide run --idle 500ms`, works every
 two seconds, and must be asleep before each turn; the programs of all frameworks share the device then.
 Exits 0 only if all results are the same and every program slept.
 """
@@ -15,7 +15,6 @@ import argparse
 import hashlib
 import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from pathlib import Path
 from command_line import ask, end, parser_of, used
 
 LIMIT_S = 240
-STEPS = 40
+STEPS = 3
 EVERY_S = 2.0
 MIB = 1 << 20
 
@@ -141,14 +140,11 @@ def work(name: str, count: int, paced: bool) -> None:
     """Does the steps of a program. Prints a digest of all results so far after each."""
     digest = hashlib.sha256()
     steps = PROGRAMS[name][0]()
-    dice = random.Random(3)
     for _ in range(count):
         digest.update(next(steps))
         print(digest.hexdigest(), flush=True)
         if paced:
             sys.stdin.readline()
-        else:
-            time.sleep(dice.random() * 0.03)
 
 
 def start(
@@ -160,44 +156,14 @@ def start(
     return subprocess.Popen(command, env={**os.environ, **PROGRAMS[name][1]}, text=True, **pipes)
 
 
-def random_sleeps(options: argparse.Namespace, name: str) -> dict[str, object]:
-    alone = start(options, name, []).communicate(timeout=LIMIT_S)[0]
-    dice = random.Random(options.seed)
-    program = start(options, name, [options.lowtide, "run", "--"])
-    slept, refused = 0, {}
-    limit = time.monotonic() + LIMIT_S
-    while program.poll() is None and time.monotonic() < limit:
-        time.sleep(dice.random() * 0.1)
-        answer = ask(options.lowtide, "sleep", program.pid)
-        if answer["exit"] == 0 and answer.get("receipts"):
-            slept += 1
-        else:
-            error = str(answer.get("error", ""))
-            reason = error.splitlines()[-1] if error else f"exit {answer['exit']}"
-            refused[reason] = refused.get(reason, 0) + 1
-    status = ask(options.lowtide, "status", program.pid) if program.poll() is None else {}
-    if program.poll() is None:
-        program.kill()
-    beside = program.stdout.read() if program.stdout else ""
-    return {
-        "same": alone == beside and len(alone.split()) == STEPS,
-        "steps": (len(alone.split()), len(beside.split())),
-        "exit": program.wait(timeout=60),
-        "slept": slept,
-        "refused": refused,
-        "status": status,
-    }
-
-
 def sleeps_once(options: argparse.Namespace, name: str) -> dict[str, object]:
     """Puts a program to sleep between its second and its third step."""
-    steps = 3
-    alone = start(options, name, [], "--count", str(steps)).communicate(timeout=LIMIT_S)[0].split()
+    alone = start(options, name, []).communicate(timeout=LIMIT_S)[0].split()
     prefix = [options.lowtide, "run", "--"]
-    program = start(options, name, prefix, "--paced", "--count", str(steps))
+    program = start(options, name, prefix, "--paced")
     assert program.stdout is not None and program.stdin is not None
     seen, times = [], {}
-    for step in range(steps):
+    for step in range(STEPS):
         began = time.monotonic()
         if step:
             program.stdin.write("\n")
@@ -267,16 +233,16 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("names", nargs="*", help="the programs; all if none is named")
     parser.add_argument("--results", type=Path, default=Path("frameworks.json"))
-    parser.add_argument("--seed", type=int, default=15)
     parser.add_argument("--turns", type=int, default=0, help="idle turns of torch, jax and cupy")
-    parser.add_argument("--only-turns", action="store_true", help="no sleeps at random moments")
+    parser.add_argument("--only-turns", action="store_true", help="nothing but the idle turns")
     parser.add_argument("--work", choices=PROGRAMS, help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, default=STEPS, help=argparse.SUPPRESS)
     parser.add_argument("--paced", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         return work(options.work, options.count, options.paced)
-    failures, found = [], {"seed": options.seed}
+    failures: list[str] = []
+    found: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("XDG_RUNTIME_DIR", folder)
         # They start together, and would wait for one another.
@@ -285,14 +251,8 @@ def main() -> None:
         paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
         for name in [] if options.only_turns else options.names or PROGRAMS:
-            result = found[name] = random_sleeps(options, name)
-            print(f"{name}: {json.dumps({**result, 'status': None})}", flush=True)
-            if not result["same"] or result["exit"] != 0:
-                failures.append(f"{name}: other results with the agent")
-            if not result["slept"]:
-                failures.append(f"{name}: never slept")
-            once = result["once"] = sleeps_once(options, name)
-            print(f"{name}, once: {json.dumps({**once, 'receipts': None})}", flush=True)
+            once = found[name] = sleeps_once(options, name)
+            print(f"{name}: {json.dumps({**once, 'receipts': None})}", flush=True)
             if not (once["same"] and once["is_asleep"] and once["exit"] == 0):
                 failures.append(f"{name}: not asleep between two steps, or other results")
             if (once["asleep_mib"] or 0) > ASLEEP_MOST_MIB:
