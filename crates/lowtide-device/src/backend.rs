@@ -203,3 +203,20 @@ pub unsafe trait BackendStream: Send + Sync {
     /// Ends the stream, once everything given to it is done.
     unsafe fn destroy(&self) -> Result<()>;
 }
+
+/// Passes operations of a back end or of its stream on to the one that `real` returns.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! passed_on {
+    ($(fn $name:ident(&$self:ident $(, $argument:ident: $kind:ty)*) -> $answer:ty;)*) => {$(
+        fn $name(&$self $(, $argument: $kind)*) -> $answer {
+            $self.real().$name($($argument),*)
+        }
+    )*};
+    ($(unsafe fn $name:ident(&$self:ident $(, $argument:ident: $kind:ty)*) -> $answer:ty;)*) => {$(
+        unsafe fn $name(&$self $(, $argument: $kind)*) -> $answer {
+            // SAFETY: the caller's promise to this back end is the one to the other.
+            unsafe { $self.real().$name($($argument),*) }
+        }
+    )*};
+}

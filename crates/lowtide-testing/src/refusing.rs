@@ -13,7 +13,7 @@ use lowtide_device::digest::{Digest, Keys, PAGE_BYTES};
 use lowtide_device::packing::PACKED_BYTES;
 use lowtide_device::{
     Address, Backend, BackendStream, Bytes, Device, DeviceId, DeviceInfo, Error, Handle, RawMark,
-    Result, Usage,
+    Result, Usage, passed_on,
 };
 
 use crate::Dice;
@@ -166,7 +166,11 @@ struct Refusing {
 impl Refusing {
     fn ask(&self, call: &'static str) -> Result<&dyn Backend> {
         self.faults.strike(call)?;
-        Ok(self.real.backend())
+        Ok(self.real())
+    }
+
+    fn real(&self) -> &dyn Backend {
+        self.real.backend()
     }
 }
 
@@ -174,24 +178,22 @@ impl Refusing {
 // callers' promises are passed on with them.
 #[expect(clippy::undocumented_unsafe_blocks, reason = "one reason for all, above")]
 unsafe impl Backend for Refusing {
-    fn info(&self) -> &DeviceInfo {
-        self.real.info()
+    passed_on! {
+        fn info(&self) -> &DeviceInfo;
+        fn calls(&self) -> u64;
+        fn reserve(&self, size: Bytes) -> Result<Address>;
+        fn stage(&self, size: Bytes) -> Result<*mut u8>;
+    }
+
+    passed_on! {
+        unsafe fn release(&self, at: Address, size: Bytes) -> Result<()>;
+        unsafe fn register(&self, at: *mut u8, size: Bytes) -> Result<()>;
+        unsafe fn unregister(&self, at: *mut u8, size: Bytes) -> Result<()>;
+        unsafe fn unstage(&self, at: *mut u8, size: Bytes) -> Result<()>;
     }
 
     fn usage(&self) -> Result<Usage> {
         self.ask("usage")?.usage()
-    }
-
-    fn calls(&self) -> u64 {
-        self.real.calls()
-    }
-
-    fn reserve(&self, size: Bytes) -> Result<Address> {
-        self.real.backend().reserve(size)
-    }
-
-    unsafe fn release(&self, at: Address, size: Bytes) -> Result<()> {
-        unsafe { self.real.backend().release(at, size) }
     }
 
     fn create(&self, size: Bytes) -> Result<Handle> {
@@ -216,22 +218,6 @@ unsafe impl Backend for Refusing {
         unsafe { real.unmap(at, size) }
     }
 
-    unsafe fn register(&self, at: *mut u8, size: Bytes) -> Result<()> {
-        unsafe { self.real.backend().register(at, size) }
-    }
-
-    unsafe fn unregister(&self, at: *mut u8, size: Bytes) -> Result<()> {
-        unsafe { self.real.backend().unregister(at, size) }
-    }
-
-    fn stage(&self, size: Bytes) -> Result<*mut u8> {
-        self.real.backend().stage(size)
-    }
-
-    unsafe fn unstage(&self, at: *mut u8, size: Bytes) -> Result<()> {
-        unsafe { self.real.backend().unstage(at, size) }
-    }
-
     fn stream(&self) -> Result<Box<dyn BackendStream>> {
         let real = self.ask("stream")?.stream()?;
         Ok(Box::new(RefusingStream { real, faults: Arc::clone(&self.faults) }))
@@ -254,6 +240,10 @@ struct RefusingStream {
 }
 
 impl RefusingStream {
+    fn real(&self) -> &dyn BackendStream {
+        &*self.real
+    }
+
     // Changes a byte once what was given is done, as long as there is something to be spoilt.
     fn spoil(&self, left: &AtomicU64, byte: usize) -> Result<()> {
         if left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
@@ -275,8 +265,18 @@ impl RefusingStream {
 // memory from everybody, and then a test could not ask for everything back.
 #[expect(clippy::undocumented_unsafe_blocks, reason = "one reason for all, above")]
 unsafe impl BackendStream for RefusingStream {
-    fn id(&self) -> u64 {
-        self.real.id()
+    passed_on! {
+        fn id(&self) -> u64;
+        fn mark(&self) -> Result<RawMark>;
+        fn synchronize(&self) -> Result<()>;
+        fn is_done(&self) -> Result<bool>;
+    }
+
+    passed_on! {
+        unsafe fn fill(&self, at: Address, byte: u8, size: Bytes) -> Result<()>;
+        unsafe fn wait(&self, mark: RawMark) -> Result<()>;
+        unsafe fn forget(&self, mark: RawMark) -> Result<()>;
+        unsafe fn destroy(&self) -> Result<()>;
     }
 
     unsafe fn copy_out(&self, from: Address, to: *mut u8, size: Bytes) -> Result<()> {
@@ -301,10 +301,6 @@ unsafe impl BackendStream for RefusingStream {
         self.faults.strike("copy")?;
         unsafe { self.real.copy_within(from, to, size) }?;
         self.done(Moment::CopiedWithin(from, size))
-    }
-
-    unsafe fn fill(&self, at: Address, byte: u8, size: Bytes) -> Result<()> {
-        unsafe { self.real.fill(at, byte, size) }
     }
 
     unsafe fn digest(
@@ -337,29 +333,5 @@ unsafe impl BackendStream for RefusingStream {
         unsafe { self.real.unpack(from, to, count) }?;
         self.spoil(&self.faults.unpacked_wrongly, to.0 as usize + PAGE_BYTES / 2)?;
         self.done(Moment::CopiedIn(to, pages(count)))
-    }
-
-    fn mark(&self) -> Result<RawMark> {
-        self.real.mark()
-    }
-
-    unsafe fn wait(&self, mark: RawMark) -> Result<()> {
-        unsafe { self.real.wait(mark) }
-    }
-
-    unsafe fn forget(&self, mark: RawMark) -> Result<()> {
-        unsafe { self.real.forget(mark) }
-    }
-
-    fn synchronize(&self) -> Result<()> {
-        self.real.synchronize()
-    }
-
-    fn is_done(&self) -> Result<bool> {
-        self.real.is_done()
-    }
-
-    unsafe fn destroy(&self) -> Result<()> {
-        unsafe { self.real.destroy() }
     }
 }

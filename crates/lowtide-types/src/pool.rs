@@ -5,18 +5,20 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, DeviceId};
+use crate::{Bytes, DeviceId, words};
 
-/// What a sleep does with the blocks of a tag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum SleepPolicy {
-    /// Their content is saved to the host and comes back with the wake.
-    Offload,
-    /// Their content is lost; their addresses stay.
-    Discard,
-    /// They stay on the device.
-    Keep,
+words! {
+    /// What a sleep does with the blocks of a tag.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "lowercase")]
+    pub enum SleepPolicy {
+        /// Their content is saved to the host and comes back with the wake.
+        Offload = "offload",
+        /// Their content is lost; their addresses stay.
+        Discard = "discard",
+        /// They stay on the device.
+        Keep = "keep",
+    }
 }
 
 /// Whether the memory of a tag is on the device.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lowtide_device::{
     Address, Backend, BackendStream, Bytes, Device, DeviceInfo, Error, Handle, Result, Usage,
+    passed_on,
 };
 use lowtide_pool::{Policy, Pool};
 use lowtide_types::DeviceId;
@@ -92,21 +93,6 @@ impl ProgramChunks {
             (error, _) => error,
         }
     }
-}
-
-/// Passes operations on to the back end behind this one.
-macro_rules! passed_on {
-    ($(fn $name:ident(&$self:ident $(, $argument:ident: $kind:ty)*) -> $answer:ty;)*) => {$(
-        fn $name(&$self $(, $argument: $kind)*) -> $answer {
-            $self.real().$name($($argument),*)
-        }
-    )*};
-    ($(unsafe fn $name:ident(&$self:ident $(, $argument:ident: $kind:ty)*) -> $answer:ty;)*) => {$(
-        unsafe fn $name(&$self $(, $argument: $kind)*) -> $answer {
-            // SAFETY: the caller's promise to this back end is the one to the other.
-            unsafe { $self.real().$name($($argument),*) }
-        }
-    )*};
 }
 
 // SAFETY: every operation is one of the back end behind it, with the same arguments; `create` only adds properties,

@@ -2,7 +2,6 @@
 
 use std::sync::Mutex;
 
-use lowtide::release::Step;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
@@ -105,7 +104,7 @@ impl Pass {
         let mut pass = lock(&self.pass).take().ok_or_else(left_already)?;
         let (step, pass) = held(py, move || (pass.checkpoint(), pass))?;
         *lock(&self.pass) = Some(pass);
-        Ok(word(step))
+        Ok(step.as_str())
     }
 
     /// Ends the work. A second call does nothing.
@@ -144,13 +143,4 @@ fn caller(py: Python<'_>) -> PyResult<String> {
 
 fn left_already() -> PyErr {
     PyRuntimeError::new_err("this work has left the gate already")
-}
-
-/// Returns what work does after a checkpoint, as Python reads it.
-pub(crate) fn word(step: Step) -> &'static str {
-    match step {
-        Step::Go => "go",
-        Step::Abort => "abort",
-        Step::Retract => "retract",
-    }
 }

@@ -12,7 +12,7 @@ use crate::calls::parse::target;
 use crate::calls::waiting::{CallClock, held, lock, waiting};
 use crate::data::receipt::Receipt;
 use crate::data::receipt::{Restored, not_restored};
-use crate::release::gate::{note_place, word};
+use crate::release::gate::note_place;
 use crate::release::releaser::Releaser;
 
 /// Releases memory while the process is idle.
@@ -167,7 +167,7 @@ impl Working {
             self.take().ok_or_else(|| PyRuntimeError::new_err("this task has ended already"))?;
         let (step, working) = held(py, move || (working.checkpoint(), working))?;
         *lock(&self.inner) = Some(working);
-        Ok(word(step))
+        Ok(step.as_str())
     }
 
     /// Ends the task, and releases at once if the policy says so. A second call does nothing.

@@ -96,7 +96,7 @@ impl TaggedPool {
         let known = self.tables().declared.get(name).copied();
         match known {
             Some(known) if known != policy => {
-                Err(Refusal::OtherPolicy { name: name.to_owned(), known: word(known) })
+                Err(Refusal::OtherPolicy { name: name.to_owned(), known: known.as_str() })
             }
             // Its policy may be another until the next wake.
             Some(_) => Ok(self.pool.find_tag(name)?.unwrap_or_default()),
@@ -210,15 +210,6 @@ impl Drop for Turning<'_> {
         for name in &self.names {
             tables.turning.remove(name);
         }
-    }
-}
-
-/// Returns a policy as Python reads it.
-pub(crate) fn word(policy: SleepPolicy) -> &'static str {
-    match policy {
-        SleepPolicy::Offload => "offload",
-        SleepPolicy::Discard => "discard",
-        SleepPolicy::Keep => "keep",
     }
 }
 

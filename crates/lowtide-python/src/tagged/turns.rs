@@ -12,7 +12,7 @@ use crate::calls::waiting::{CallClock, waiting};
 use crate::data::receipt::Receipt;
 use crate::tagged::entries::take_refusal;
 use crate::tagged::error::Refusal;
-use crate::tagged::pools::{self, TaggedPool, word};
+use crate::tagged::pools::{self, TaggedPool};
 
 /// What a tag has on a device.
 #[pyclass(frozen, get_all, module = "lowtide._native")]
@@ -57,7 +57,7 @@ pub(crate) fn tags() -> Vec<TagStatus> {
         {
             all.push(TagStatus {
                 device: format!("cuda:{number}"),
-                policy: word(tagged.declared(&name)),
+                policy: tagged.declared(&name).as_str(),
                 is_asleep: phase == Phase::Asleep,
                 bytes: live_bytes.0,
                 on_device_bytes: physical_bytes.0,

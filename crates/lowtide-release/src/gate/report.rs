@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use lowtide_types::words;
 use serde::Serialize;
 
 use crate::fork;
@@ -20,16 +21,18 @@ pub enum Mode {
     Drain,
 }
 
-/// What work does after a checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "work that does not stop when it is told to keeps the gate from closing"]
-pub enum Step {
-    /// Work continues.
-    Go,
-    /// Work ends and drops its pass.
-    Abort,
-    /// Work goes back to its queue and drops its pass.
-    Retract,
+words! {
+    /// What work does after a checkpoint.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[must_use = "work that does not stop when it is told to keeps the gate from closing"]
+    pub enum Step {
+        /// Work continues.
+        Go = "go",
+        /// Work ends and drops its pass.
+        Abort = "abort",
+        /// Work goes back to its queue and drops its pass.
+        Retract = "retract",
+    }
 }
 
 /// The gate could not be closed. It is in the state that it had before.

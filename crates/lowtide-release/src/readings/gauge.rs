@@ -23,7 +23,9 @@ pub trait Gauge: Send + Sync {
     fn usage(&self) -> lowtide_device::Result<Usage>;
 
     /// Returns this process's share of the memory in use, where the device reports it.
-    fn own(&self) -> Option<Bytes>;
+    fn own(&self) -> Option<Bytes> {
+        None
+    }
 
     /// Waits for all work on the device.
     ///
@@ -32,7 +34,9 @@ pub trait Gauge: Send + Sync {
     fn synchronize(&self) -> lowtide_device::Result<()>;
 
     /// Returns the memory of other processes, where the device reports it: a name and a size each.
-    fn others(&self) -> Vec<(String, Bytes)>;
+    fn others(&self) -> Vec<(String, Bytes)> {
+        Vec::new()
+    }
 
     /// Returns the other processes on the device; none where they cannot be seen.
     fn neighbours(&self) -> Vec<Neighbour> {

@@ -308,6 +308,28 @@ fn a_sleep_is_stopped_in_its_middle_and_everything_is_awake() {
     panic!("it never came to its end");
 }
 
+/// Releases because of idleness, while work comes in a thread and waits at the gate.
+fn release_while_work_comes(
+    world: &World,
+    idling: &Idling,
+    point: HookPoint,
+    work: impl Fn() + Clone + Send + Sync + 'static,
+) -> Receipt {
+    let arrived: Arc<Mutex<Option<thread::JoinHandle<()>>>> = Arc::default();
+    let (gate, thread) = (world.releaser.gate().clone(), Arc::clone(&arrived));
+    let hook = Hook::new("slow", move |_| {
+        *thread.lock().unwrap() = Some(thread::spawn(work.clone()));
+        while gate.state().waiting == 0 {
+            thread::yield_now();
+        }
+        Ok(Vec::new())
+    });
+    let _hook = world.releaser.add_hook(point, hook);
+    let Tick::Released(receipt) = idling.tick() else { panic!("it was time") };
+    arrived.lock().unwrap().take().unwrap().join().expect("it went through");
+    receipt
+}
+
 #[test]
 fn work_that_arrives_stops_an_idle_release_before_its_next_rung() {
     let world = World::new();
@@ -317,20 +339,9 @@ fn work_that_arrives_stops_an_idle_release_before_its_next_rung() {
     drop(idling.work().unwrap());
     world.clock.advance(Duration::from_secs(300));
     // It comes while the caches are cleared, and waits at the gate.
-    let arrived: Arc<Mutex<Option<thread::JoinHandle<()>>>> = Arc::default();
-    let (comes, thread) = (idling.clone(), Arc::clone(&arrived));
-    let gate = world.releaser.gate().clone();
-    let hook = Hook::new("slow cache", move |_| {
-        let comes = comes.clone();
-        *thread.lock().unwrap() = Some(thread::spawn(move || drop(comes.work().unwrap())));
-        while gate.state().waiting == 0 {
-            thread::yield_now();
-        }
-        Ok(Vec::new())
-    });
-    let _hook = world.releaser.add_hook(HookPoint::Caches, hook);
-    let Tick::Released(receipt) = idling.tick() else { panic!("it was time") };
-    arrived.lock().unwrap().take().unwrap().join().expect("it went through");
+    let comes = idling.clone();
+    let work = move || drop(comes.work().unwrap());
+    let receipt = release_while_work_comes(&world, &idling, HookPoint::Caches, work);
     assert_eq!(receipt.stopped_at, Some(RungName::Collect), "{receipt}");
     assert!(receipt.rung(RungName::Sleep).is_none());
     assert_eq!(world.pool.phase(Tag::default()).unwrap(), Phase::Awake);
@@ -344,19 +355,9 @@ fn work_that_uses_the_gate_alone_stops_an_idle_release_too() {
     let idling = Idling::new(&world.releaser, &idle);
     let _weights = world.block(8);
     drop(idling.work().unwrap());
-    let arrived: Arc<Mutex<Option<thread::JoinHandle<()>>>> = Arc::default();
-    let (gate, thread) = (world.releaser.gate().clone(), Arc::clone(&arrived));
-    let hook = Hook::new("slow session", move |_| {
-        let enters = gate.clone();
-        *thread.lock().unwrap() = Some(thread::spawn(move || drop(enters.enter())));
-        while gate.state().waiting == 0 {
-            thread::yield_now();
-        }
-        Ok(Vec::new())
-    });
-    let _hook = world.releaser.add_hook(HookPoint::Sessions, hook);
-    let Tick::Released(receipt) = idling.tick() else { panic!("it was time") };
-    arrived.lock().unwrap().take().unwrap().join().expect("it went through");
+    let gate = world.releaser.gate().clone();
+    let work = move || drop(gate.enter());
+    let receipt = release_while_work_comes(&world, &idling, HookPoint::Sessions, work);
     assert_eq!(receipt.stopped_at, Some(RungName::Caches), "{receipt}");
 }
 
@@ -417,10 +418,6 @@ impl Gauge for Leaving {
     fn synchronize(&self) -> lowtide_device::Result<()> {
         assert!(!self.is_away(), "nobody waits for a device without this process");
         Ok(())
-    }
-
-    fn others(&self) -> Vec<(String, Bytes)> {
-        Vec::new()
     }
 
     fn neighbours(&self) -> Vec<Neighbour> {

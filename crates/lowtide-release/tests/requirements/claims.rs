@@ -236,16 +236,8 @@ impl Gauge for Shared {
         Ok(usage)
     }
 
-    fn own(&self) -> Option<Bytes> {
-        None
-    }
-
     fn synchronize(&self) -> lowtide_device::Result<()> {
         self.device.synchronize()
-    }
-
-    fn others(&self) -> Vec<(String, Bytes)> {
-        Vec::new()
     }
 }
 

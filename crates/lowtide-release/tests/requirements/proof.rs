@@ -92,16 +92,8 @@ impl Gauge for Silent {
         Err(Error::Nvml { question: "what is in use", answer: "nothing".to_owned() })
     }
 
-    fn own(&self) -> Option<Bytes> {
-        None
-    }
-
     fn synchronize(&self) -> lowtide_device::Result<()> {
         Ok(())
-    }
-
-    fn others(&self) -> Vec<(String, Bytes)> {
-        Vec::new()
     }
 }
 
@@ -134,10 +126,6 @@ impl Gauge for Noisy {
 
     fn synchronize(&self) -> lowtide_device::Result<()> {
         self.0.synchronize()
-    }
-
-    fn others(&self) -> Vec<(String, Bytes)> {
-        Vec::new()
     }
 
     fn noise(&self) -> Bytes {
