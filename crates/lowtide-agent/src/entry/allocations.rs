@@ -4,9 +4,9 @@
 
 use lowtide_types::Bytes;
 
-use super::hooks::{around, caught, give_back, hooks, is_out_of_memory, note_unmanaged, write};
-use crate::driver::calls::{current_context, has_no_context};
-use crate::driver::codes::{INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
+use super::hooks::{caught, give_back, hooks, is_out_of_memory, note_unmanaged, write};
+use crate::driver::calls::current_context;
+use crate::driver::codes::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
 use crate::driver::layouts::{ArrayShape, ArrayShape3d};
 use crate::memory::allocations::LEAST;
 use crate::memory::unmanaged::{Key, Kind};
@@ -88,9 +88,6 @@ fn allocate(bytes: u64) -> Option<Result<u64, i32>> {
 
 /// Frees memory of ours, or leaves it to the driver.
 fn free_or(at: u64, real: impl FnOnce() -> i32) -> i32 {
-    if around(at).is_some() && has_no_context() {
-        return INVALID_CONTEXT;
-    }
     match caught(|| agent::get()?.memory.free(at)).flatten() {
         Some(Ok(())) => SUCCESS,
         Some(Err(lowtide_pool::Error::Device(lowtide_device::Error::Driver { code, .. }))) => code,

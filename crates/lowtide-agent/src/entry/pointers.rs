@@ -8,7 +8,8 @@ use lowtide_proto::Obstacle;
 use lowtide_types::DeviceId;
 
 use super::hooks::{around, hooks};
-use crate::driver::codes::{INVALID_VALUE, SUCCESS};
+use crate::driver::calls::has_no_context;
+use crate::driver::codes::{INVALID_CONTEXT, INVALID_VALUE, SUCCESS};
 use crate::memory::allocations::Allocation;
 use crate::sleep::agent;
 use crate::{gate, obstacles, settings};
@@ -36,6 +37,8 @@ const READ_AND_WRITE: i32 = 3;
 hooks! {
     answered cuMemGetAddressRange_v2(base: *mut u64, bytes: *mut usize, at: u64) |real| {
         match around(at) {
+            // Of its own memory the driver says it, too.
+            Some(_) if has_no_context() => INVALID_CONTEXT,
             Some(found) => {
                 if !base.is_null() {
                     // SAFETY: the caller's place for an address.
@@ -106,9 +109,13 @@ hooks! {
         if is_asked && !settings::is_ignored(Obstacle::SyncMemops) {
             obstacles::add("SYNC_MEMOPS (cuPointerSetAttribute)");
         }
-        // The driver refuses it for virtual memory, and this is plain memory to the program.
-        let is_off = attribute == SYNC_MEMOPS && !value.is_null() && !is_asked;
-        if is_off && around(at).is_some() { SUCCESS } else { real(value, attribute, at) }
+        // The driver has another answer for virtual memory, and this is plain memory to the program.
+        match attribute {
+            _ if value.is_null() || around(at).is_none() => real(value, attribute, at),
+            SYNC_MEMOPS if is_asked => real(value, attribute, at),
+            SYNC_MEMOPS => SUCCESS,
+            _ => INVALID_VALUE,
+        }
     };
 }
 

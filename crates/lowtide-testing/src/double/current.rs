@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use super::code::{CONTEXT_IS_DESTROYED, INVALID_CONTEXT};
-use super::objects::{ContextId, Current};
+use super::objects::{ContextId, Current, Region, RegionKind};
 use super::pointers::CallResult;
 use super::settings::MAX_DEVICES;
 use super::tables::Tables;
@@ -56,6 +56,16 @@ impl Tables {
         let context = top().ok_or(INVALID_CONTEXT)?;
         let device = self.contexts.get(&context).ok_or(CONTEXT_IS_DESTROYED)?.device;
         self.lost.map_or(Ok(Current { context, device }), Err)
+    }
+
+    /// Returns the context of plain memory, of which none has to be current, or the current one.
+    pub(super) fn healthy_owner(&self, base: u64) -> CallResult<ContextId> {
+        match self.regions.get(&base) {
+            Some(Region { kind: RegionKind::Plain(owner, _), .. }) => {
+                self.lost.map_or(Ok(owner.context), Err)
+            }
+            _ => self.healthy().map(|current| current.context),
+        }
     }
 
     /// Returns a handle for a context by `cuCtxCreate`.

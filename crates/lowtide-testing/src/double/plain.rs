@@ -47,15 +47,15 @@ entry! {
         allocate(&at, bytes)
     }
 
-    // Waits for all work in flight, as the driver does.
+    // Waits for all work in flight, as the driver does. No context has to be current.
     fn cuMemFree_v2(at: u64) {
         if at == 0 {
             return Ok(());
         }
         let state = tables::lock();
-        let context = state.healthy()?.context;
+        let context = state.healthy_owner(at)?;
         let mut state = queue::settle_context(state, context);
-        state.healthy()?;
+        state.healthy_owner(at)?;
         state.free_plain(at)
     }
 
@@ -114,8 +114,11 @@ entry! {
         value.get()?;
         let state = tables::lock();
         let (_, region) = state.region_at(at).ok_or(INVALID_VALUE)?;
-        let is_plain = matches!(region.kind, RegionKind::Plain(..));
-        if is_plain && attribute == ATTRIBUTE_SYNC_MEMOPS { Ok(()) } else { Err(NOT_SUPPORTED) }
+        match (&region.kind, attribute) {
+            (RegionKind::Plain(..), ATTRIBUTE_SYNC_MEMOPS) => Ok(()),
+            (RegionKind::Plain(..), _) => Err(INVALID_VALUE),
+            _ => Err(NOT_SUPPORTED),
+        }
     }
 
     fn cuMemHostAlloc(at: Out<usize>, bytes: usize, _flags: u32) {

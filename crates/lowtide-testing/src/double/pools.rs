@@ -26,7 +26,7 @@ entry! {
 
     fn cuMemFreeAsync(at: u64, _stream: u64) {
         let mut state = tables::lock();
-        state.healthy()?;
+        state.healthy_owner(at)?;
         let region = state.regions.get(&at).ok_or(INVALID_VALUE)?;
         if !matches!(region.kind, RegionKind::Plain(..)) || state.pooled.get(&at) == Some(&true) {
             return Err(INVALID_VALUE);

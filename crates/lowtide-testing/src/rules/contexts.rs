@@ -33,8 +33,11 @@ fn the_threads_own(gpu: &Fixture) {
 }
 
 fn needs_no_context(gpu: &Fixture) {
-    assert_eq!(gpu.raw.cuCtxPopCurrent_v2(&mut 0), SUCCESS);
     let (mut at, mut handle, mut stream, mut other) = (0, 0, 0, 0);
+    assert_eq!(gpu.raw.cuMemAlloc_v2(&mut at, PAGE), SUCCESS);
+    assert_eq!(gpu.raw.cuCtxPopCurrent_v2(&mut 0), SUCCESS);
+    assert_eq!(gpu.raw.cuMemGetAddressRange_v2(&mut 0, &mut 0, at), INVALID_CONTEXT);
+    assert_eq!(gpu.raw.cuMemFree_v2(at), SUCCESS, "the driver knows whose it is");
     assert_eq!(gpu.raw.cuMemAddressReserve(&mut at, PAGE, 0, 0, 0), SUCCESS);
     assert_eq!(gpu.raw.cuMemCreate(&mut handle, PAGE, &Properties::default(), 0), SUCCESS);
     assert_eq!(gpu.raw.cuMemMap(at, PAGE, 0, handle, 0), SUCCESS);
