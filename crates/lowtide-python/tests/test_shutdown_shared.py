@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import lowtide
+import numpy
 import pytest
 import torch
 from kernel import DEVICE, MIB, SIZE, in_use, is_about, weights
@@ -225,7 +226,7 @@ def test_what_was_dropped_in_vain_is_put_back(monkeypatch: pytest.MonkeyPatch) -
     class Seen:
         def __init__(self, found: Any) -> None:
             self.drops, self.tensors, self.path = found.drops, found.tensors, found.path
-            self.freed_bytes, self.stays = SIZE, []
+            self.freed_bytes, self.stays, self.is_alone = SIZE, [], False
 
     monkeypatch.setattr(_plan, "plan", hopeful)
     receipt = lowtide.shutdown(engine, device=DEVICE)
@@ -235,3 +236,77 @@ def test_what_was_dropped_in_vain_is_put_back(monkeypatch: pytest.MonkeyPatch) -
     assert engine.state["weights"] is held[0] and engine.parts.model is held[1]
     assert engine.list == ["name", held[2], {"kept": True}]
     assert any("is back" in line for line in receipt.advice), receipt.advice
+
+
+class Engine:
+    """Holds a model, and shares with others what leads to no memory."""
+
+    def __init__(self) -> None:
+        layer = torch.nn.TransformerEncoderLayer(8, 2, 16)
+        self.model = torch.nn.Sequential(layer, torch.nn.ReLU()).requires_grad_(False)
+        self.parts = {"cache": [torch.zeros(100)], "config": VllmConfig}
+        self.itself = self
+
+
+def planned(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> tuple[list[bool], list[str]]:
+    """Returns how a shutdown was planned, without a walk or with one, and what it would drop."""
+    ways: list[bool] = []
+    own = _plan.plan_shutdown
+
+    def noting(*given: Any) -> Any:
+        ways.append(given[-1])
+        found = own(*given)
+        ways[-1] = found.is_alone
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_plan, "plan_shutdown", noting)
+        made = _plan.plan(engine)
+    return ways, [step.path for step in made.steps]
+
+
+def test_what_only_one_object_holds_is_found_without_a_walk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Engine()
+    ways, found = planned(engine, monkeypatch)
+    assert ways == [True], "one plan, and proved"
+    monkeypatch.setattr(_plan, "have_own_memory", lambda _: False)
+    ways, walked = planned(engine, monkeypatch)
+    assert ways == [True, False] and found == walked and "engine.model" in found
+
+
+def elsewhere(engine: Engine) -> dict[str, Any]:
+    """Returns ways in which others hold some of the memory."""
+    weight = engine.model[0].linear1.weight
+    numbers = numpy.zeros(100, "f4")
+    base = torch.zeros(100)
+    engine.parts["numpy"], engine.parts["view"] = torch.from_numpy(numbers), base[:50]
+    only = {name: engine.parts.pop(name) for name in ("numpy", "view")}
+    return {
+        "a weight": weight,
+        "the attributes of a part": vars(engine.model[0]),
+        "a bound method": engine.model.forward,
+        "a table of parameters": engine.model[0].norm1._parameters,
+        "a container": engine.parts["cache"],
+        "a view": weight[:1],
+        "a detached tensor": weight.detach(),
+        "a storage": weight.untyped_storage(),
+        "an array over it": weight.numpy(),
+        "the array of a tensor": (numbers, only["numpy"]),
+        "the base of a view": (base, only["view"]),
+        "a graph": (weight * torch.ones_like(weight, requires_grad=True)).sum(),
+    }
+
+
+@pytest.mark.parametrize("name", list(elsewhere(Engine())))
+def test_what_others_hold_is_found_by_a_walk(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    held = [elsewhere(engine)[name]]
+    if type(held[0]) is tuple:
+        held[0], engine.parts["shared"] = held[0]
+    ways, quick = planned(engine, monkeypatch)
+    assert ways[-1] is False, "nothing was proved"
+    monkeypatch.setattr(_plan, "have_own_memory", lambda _: False)
+    assert quick == planned(engine, monkeypatch)[1]
+    del held

@@ -452,6 +452,7 @@ class ShutdownPlan:
     tensors: Final[list[object]]
     stays: Final[list[object]]
     path: Final[HeapPath | None]
+    is_alone: Final[bool]
 
 @final
 class StageReport:
@@ -593,6 +594,7 @@ def plan_shutdown(
     only: list[set[int] | None],
     configurations: list[int],
     namespaces: list[type],
+    is_quick: bool,
 ) -> ShutdownPlan: ...
 def position(holder: object, held: object, start: int) -> int | None: ...
 def printable(text: str) -> str: ...

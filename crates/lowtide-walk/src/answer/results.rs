@@ -251,4 +251,6 @@ pub struct ShutdownPlan {
     pub(crate) stays: Py<PyList>,
     /// A path to the first object.
     pub(crate) path: Option<Py<HeapPath>>,
+    /// Whether reference counts have proved that nobody else holds any of it, without a walk over the heap.
+    pub(crate) is_alone: bool,
 }

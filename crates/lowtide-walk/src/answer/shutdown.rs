@@ -21,7 +21,8 @@ use crate::start::question::Question;
 /// the object, and the dicts in which it keeps what it has. `only` has the ids of the values that
 /// count for each, or `None` for all. `configurations` are the ids of
 /// values of the first one: a list of the values would hold them. `namespaces` are types such as
-/// `SimpleNamespace`.
+/// `SimpleNamespace`. `is_quick` says that the heap is not walked if reference counts prove that nobody else
+/// holds any of it: then there is no path.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "Python gives lists")]
 pub fn plan_shutdown<'py>(
@@ -30,10 +31,24 @@ pub fn plan_shutdown<'py>(
     only: Vec<Option<HashSet<usize>>>,
     configurations: Vec<usize>,
     namespaces: Vec<Bound<'py, PyType>>,
+    is_quick: bool,
 ) -> PyResult<ShutdownPlan> {
     let py = question.py();
     let (question, mut types) = Question::new(question)?;
-    let heap = nodes::take(py, &question, &mut types)?;
+    let first: Vec<usize> =
+        owners.iter().flatten().map(|one| one.as_ptr().expose_provenance()).collect();
+    let mut near = None;
+    if is_quick && only.iter().all(Option::is_none) {
+        if let Some(heap) = nodes::take_from(py, &question, &mut types, &first)? {
+            let found = owners_in(&heap, &owners, &only, &configurations, &namespaces)?;
+            near = is_alone(&heap, &found).then_some(heap);
+        }
+    }
+    let is_alone = near.is_some();
+    let heap = match near {
+        Some(heap) => heap,
+        None => nodes::take(py, &question, &mut types)?,
+    };
     let analysis = Analysis::new(&heap.graph);
     let found = owners_in(&heap, &owners, &only, &configurations, &namespaces)?;
     drop((owners, only, configurations));
@@ -56,14 +71,27 @@ pub fn plan_shutdown<'py>(
     let lost: HashSet<Node> = analysis.lost_by(&cut).into_iter().collect();
     let tensors = tensors(&heap, &owners, &dropped, own, kept);
     let stays = |node: &Node| !lost.contains(node) && analysis.is_reached(*node);
-    let path = heap.targets.first().and_then(|target| analysis.path(*target));
+    let target = heap.targets.first().filter(|_| !is_alone);
+    let path = target.and_then(|target| analysis.path(*target));
     Ok(ShutdownPlan {
         drops,
         freed_bytes: analysis.freed_by(&cut).bytes.0 + dead_bytes(&heap, &analysis, &ways),
         stays: found.objects(tensors.iter().copied().filter(stays))?,
         tensors: found.objects(tensors)?,
         path: path.map(|path| found.path(&path)).transpose()?,
+        is_alone,
     })
+}
+
+/// Returns whether reference counts prove that nobody but the owners holds the memory that they lead to:
+/// all references to it, and to what leads to it, come from the owners' own objects. It is the
+/// proof by which Python's collector frees cycles.
+fn is_alone(heap: &Heap<'_>, owners: &Owners<'_, '_>) -> bool {
+    let held = heap.nodes.hidden.iter().map(|(node, _)| *node);
+    let by_others = held.filter(|node| !owners.owner_of.contains_key(node));
+    let by_others = reached(heap, owners, by_others, |_| true);
+    by_others.iter().all(|node| !matches!(heap.kind(*node), Kind::Tensor | Kind::Memory))
+        && heap.memories.iter().all(|memory| memory.native == Some(0))
 }
 
 /// What the object that a reference leads to leads to itself.

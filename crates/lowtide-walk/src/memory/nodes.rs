@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use lowtide_heap::Node;
 use lowtide_types::Bytes;
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi::PyTypeObject;
 use pyo3::prelude::*;
 
@@ -18,7 +19,7 @@ use crate::safety::own_memory::{Reserve, reserve, reserve_for};
 use crate::safety::own_references::{CollectorOff, OwnReferences};
 use crate::start::collector::Matching;
 use crate::start::question::Question;
-use crate::walk::heap_walk::walk;
+use crate::walk::heap_walk::{walk, walk_from};
 use crate::walk::walked::Walked;
 
 /// How often the walk is repeated because it met tensors that had not been asked about. Other
@@ -46,11 +47,38 @@ pub(crate) fn take<'py>(
     let _room = reserve(0)?;
     let Matching { found, all: mut before, .. } = tensors(py, question, types)?;
     reports.ask(py, question, found, &mut types.reported)?;
+    let taking =
+        |types: &mut Types| walk(py, question, types, std::mem::take(&mut before)).map(Some);
+    let heap = repeated(py, question, types, reports, taking)?;
+    heap.ok_or_else(|| PyRuntimeError::new_err("the walk has not ended"))
+}
+
+/// Walks from some objects and adds the memory that is theirs. Returns `None` if that is very much.
+pub(crate) fn take_from<'py>(
+    py: Python<'py>,
+    question: &Question<'py>,
+    types: &mut Types,
+    first: &[usize],
+) -> PyResult<Option<Heap<'py>>> {
+    let taking = |types: &mut Types| walk_from(py, question, types, first);
+    repeated(py, question, types, Reports::new(py)?, taking)
+}
+
+type Taken<'py> = (Walked, OwnReferences<'py>, CollectorOff<'py>);
+
+/// Walks until every tensor that is met has been asked about.
+fn repeated<'py>(
+    py: Python<'py>,
+    question: &Question<'py>,
+    types: &mut Types,
+    mut reports: Reports<'py>,
+    mut walk: impl FnMut(&mut Types) -> PyResult<Option<Taken<'py>>>,
+) -> PyResult<Option<Heap<'py>>> {
     let dtypes = OwnReferences::new(py)?;
     let mut walks = 0;
     loop {
         walks += 1;
-        let (walked, held, off) = walk(py, question, types, std::mem::take(&mut before))?;
+        let Some((walked, held, off)) = walk(types)? else { return Ok(None) };
         let unknown: Vec<Bound<'py, PyAny>> =
             types.layouts.take_unknown().into_iter().map(|dtype| object(py, dtype)).collect();
         let unasked =
@@ -66,7 +94,7 @@ pub(crate) fn take<'py>(
             // All of these live until the answer is made. To free one may run code, and that code
             // may free other objects whose addresses the walk has noted.
             let held = [held, reports.held, reports.asked, dtypes];
-            return adding.all(&reports.memory, &reports.kept, held, off);
+            return adding.all(&reports.memory, &reports.kept, held, off).map(Some);
         }
         drop(walked);
         drop(off);

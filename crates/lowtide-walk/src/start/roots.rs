@@ -79,6 +79,25 @@ pub(crate) struct Roots<'py> {
     namespaces: HashSet<usize>,
 }
 
+impl<'py> Roots<'py> {
+    /// Returns no roots.
+    pub(crate) fn none(py: Python<'py>, question: &Question<'py>) -> PyResult<Roots<'py>> {
+        Ok(Roots {
+            all: Vec::new(),
+            here: question.asked.thread,
+            held: OwnReferences::new(py)?,
+            locals: HashMap::new(),
+            borrowed: Vec::new(),
+            codes: HashMap::new(),
+            suspended: Vec::new(),
+            stacks: HashMap::new(),
+            ours: Vec::new(),
+            running: HashMap::new(),
+            namespaces: HashSet::new(),
+        })
+    }
+}
+
 /// Finds the roots with the interpreter's own functions.
 ///
 /// `suspended` are frames that no thread runs and that do not show their variables: those of
@@ -88,19 +107,7 @@ pub(crate) fn find<'py>(
     question: &Question<'py>,
     suspended: impl Iterator<Item = Bound<'py, PyAny>>,
 ) -> PyResult<Roots<'py>> {
-    let mut found = Roots {
-        all: Vec::new(),
-        here: question.asked.thread,
-        held: OwnReferences::new(py)?,
-        locals: HashMap::new(),
-        borrowed: Vec::new(),
-        codes: HashMap::new(),
-        suspended: Vec::new(),
-        stacks: HashMap::new(),
-        ours: Vec::new(),
-        running: HashMap::new(),
-        namespaces: HashSet::new(),
-    };
+    let mut found = Roots::none(py, question)?;
     for modules in tables_of_modules(py) {
         found.namespaces.extend(namespaces(&modules));
         found.push(RootKind::Modules, 0, modules)?;

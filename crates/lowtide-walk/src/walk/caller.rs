@@ -42,6 +42,8 @@ pub(crate) struct Caller<'q, 'py> {
     pub(crate) types: &'q mut Types,
     pub(crate) roots: Roots<'py>,
     shown: Shown,
+    /// Whether what everybody uses is not asked: classes, modules, frames, the names of a function.
+    is_narrow: bool,
 }
 
 impl<'q, 'py> Caller<'q, 'py> {
@@ -49,8 +51,9 @@ impl<'q, 'py> Caller<'q, 'py> {
         question: &'q Question<'py>,
         types: &'q mut Types,
         roots: Roots<'py>,
+        is_narrow: bool,
     ) -> Caller<'q, 'py> {
-        Caller { question, types, roots, shown: Shown::with_room() }
+        Caller { question, types, roots, shown: Shown::with_room(), is_narrow }
     }
 
     /// Asks some nodes, which are in order.
@@ -70,7 +73,11 @@ impl<'q, 'py> Caller<'q, 'py> {
             let address = addresses[*node as usize];
             let info = self.types.of(class_of(with_exposed_provenance_mut(address)));
             let kind = look(self.question, self.types, address).map_or(info.kind, |seen| seen.kind);
-            self.traverse(address, info);
+            if self.is_narrow {
+                self.traverse_narrowly(address, info, kind);
+            } else {
+                self.traverse(address, info);
+            }
             let end = self.shown.objects.len();
             asked.rows.push(CallerRow { node: *node, by_type: info.kind, kind, end });
         }
@@ -79,6 +86,21 @@ impl<'q, 'py> Caller<'q, 'py> {
         }
         std::mem::swap(&mut asked.objects, &mut self.shown.objects);
         Ok(())
+    }
+
+    /// Adds what is an object's own (`Heap::is_own`) of what it refers to.
+    fn traverse_narrowly(&mut self, address: usize, info: TypeInfo, kind: Kind) {
+        if kind == Kind::Class || kind.is_scaffolding() {
+            return;
+        }
+        let begin = self.shown.objects.len();
+        self.traverse(address, info);
+        if kind == Kind::Function {
+            let mut shown = self.shown.objects.split_off(begin);
+            let class = |address: &usize| class_of(with_exposed_provenance_mut(*address));
+            shown.retain(|one| self.types.of(class(one)).kind != Kind::Dict);
+            self.shown.objects.extend(shown);
+        }
     }
 
     /// Returns what one object refers to.

@@ -27,7 +27,7 @@ use crate::safety::own_references::{self, CollectorOff, OwnReferences};
 use crate::start::collector::is_tracked;
 use crate::start::frozen;
 use crate::start::question::{Asked, Question};
-use crate::start::roots::{self, RootKind};
+use crate::start::roots::{self, RootKind, Roots};
 use crate::walk::caller::{Caller, CallerRows, look};
 use crate::walk::listing::Listing;
 use crate::walk::object_table::ObjectTable;
@@ -41,6 +41,9 @@ const PIECE_MOST: usize = 16 << 10;
 const PIECE_LEAST: usize = 16;
 /// How many pieces there should be for each thread, so that all end at the same time.
 const PIECES_EACH: usize = 16;
+
+/// The most objects over which a walk from some objects goes.
+const FROM_SOME_MOST: usize = 50_000;
 
 /// Returns how many nodes a thread asks at a time.
 fn piece_size(nodes: usize, threads: NonZeroUsize) -> usize {
@@ -61,6 +64,8 @@ struct Walk<'q, 'py> {
     our_frames: u32,
     /// Nodes up to here have been asked.
     next: usize,
+    /// The walk ends before its aim when it has met more objects than these.
+    most: usize,
     /// Nodes that only this thread asks, in order.
     for_caller: Vec<u32>,
     by_caller: CallerRows,
@@ -102,24 +107,80 @@ pub(crate) fn walk<'py>(
         walked.nodes.frozen_seen |= count == 0;
         walked.nodes.frozen_count = count;
     }
-    let mut walk = Walk {
-        question,
-        our_frames,
-        caller: Caller::new(question, types, roots),
-        walked,
-        next: 0,
-        for_caller,
-        by_caller: CallerRows::default(),
-        walker: Walker::new(),
-        numbers: ObjectTable::new()?,
-        renames: Vec::new(),
-        room,
-    };
+    let caller = Caller::new(question, types, roots, false);
+    let mut walk = Walk::new(question, caller, (walked, for_caller), room)?;
+    walk.our_frames = our_frames;
     walk.all()?;
     Ok((walk.walked, walk.caller.roots.held, off))
 }
 
-impl Walk<'_, '_> {
+/// Walks from some objects, over what is their own, and not over the whole heap. Returns `None` if that is
+/// very much. Who else has an object has references to it that were not seen.
+pub(crate) fn walk_from<'py>(
+    py: Python<'py>,
+    question: &Question<'py>,
+    types: &mut Types,
+    first: &[usize],
+) -> PyResult<Option<(Walked, OwnReferences<'py>, CollectorOff<'py>)>> {
+    let room = reserve(0)?;
+    let roots = Roots::none(py, question)?;
+    let off = CollectorOff::begin(py);
+    types.forget();
+    // What our lists hold is held by nobody else for that.
+    let known = first.iter().copied().chain(own_references::lists());
+    let listed = Listing::new(types, known, Vec::new())?.known()?;
+    let caller = Caller::new(question, types, roots, true);
+    let mut walk = Walk::new(question, caller, listed, room)?;
+    walk.most = FROM_SOME_MOST;
+    let is_done = walk.from(first)?;
+    Ok(is_done.then(|| (walk.walked, walk.caller.roots.held, off)))
+}
+
+impl<'q, 'py> Walk<'q, 'py> {
+    fn new(
+        question: &'q Question<'py>,
+        caller: Caller<'q, 'py>,
+        (walked, for_caller): (Walked, Vec<u32>),
+        room: Reserve,
+    ) -> Result<Walk<'q, 'py>, OutOfMemory> {
+        Ok(Walk {
+            question,
+            our_frames: 0,
+            caller,
+            walked,
+            next: 0,
+            most: usize::MAX,
+            for_caller,
+            by_caller: CallerRows::default(),
+            walker: Walker::new(),
+            numbers: ObjectTable::new()?,
+            renames: Vec::new(),
+            room,
+        })
+    }
+
+    /// Walks from some objects. Returns whether it came to an end.
+    fn from(&mut self, first: &[usize]) -> Result<bool, OutOfMemory> {
+        self.number()?;
+        self.on(&[])?;
+        self.walked.mark_rest()?;
+        for list in own_references::lists() {
+            if let Some(node) = self.walked.table.get(list) {
+                self.walked.nodes.kinds[node as usize] = Kind::Ours;
+            }
+        }
+        for node in first.iter().filter_map(|one| self.walked.table.get(*one)) {
+            self.walked.builder.root(Node(node));
+        }
+        let left = (0..).map(Node).zip(&self.walked.unexplained).filter(|(_, left)| **left != 0);
+        let left = left.filter(|(node, _)| self.walked.nodes.kinds[node.index()] != Kind::Ours);
+        // Of an immortal one nobody can tell.
+        let hidden = left.map(|(node, left)| (node, u32::try_from(*left).unwrap_or(u32::MAX)));
+        self.walked.nodes.hidden = hidden.collect();
+        check(&self.room)?;
+        Ok(self.next == self.walked.nodes.addresses.len())
+    }
+
     fn all(&mut self) -> Result<(), OutOfMemory> {
         self.number()?;
         let mut near = Vec::new();
@@ -232,7 +293,7 @@ impl Walk<'_, '_> {
     fn add(&mut self, met: &Met) -> Result<(), OutOfMemory> {
         let node = self.walked.meet(met)?;
         let class = class_of(with_exposed_provenance_mut(met.seen.address));
-        if self.caller.types.of(class).reader.is_none() {
+        if self.most < usize::MAX || self.caller.types.of(class).reader.is_none() {
             self.for_caller.try_reserve(1)?;
             self.for_caller.push(node);
         }
@@ -242,7 +303,9 @@ impl Walk<'_, '_> {
     /// Asks the objects that have not been asked, and those that are met thereby. The nodes
     /// `modules` are tables of modules.
     fn on(&mut self, modules: &[Node]) -> Result<(), OutOfMemory> {
-        while self.next < self.walked.nodes.addresses.len() {
+        while self.next < self.walked.nodes.addresses.len()
+            && self.walked.nodes.addresses.len() <= self.most
+        {
             let found = self.part()?;
             for node in modules {
                 self.walked.nodes.kinds[node.index()] = Kind::Modules;

@@ -89,11 +89,16 @@ impl<'k> Listing<'k> {
         if self.is_full {
             return Err(OutOfMemory.into());
         }
-        self.addresses.truncate(self.len);
-        let mut walked = Walked::new(self.addresses, self.lists, self.table)?;
+        let (mut walked, for_caller) = self.known()?;
         walked.nodes.frozen_count = mortals;
         walked.nodes.frozen_seen = are_all;
-        Ok((walked, self.for_caller))
+        Ok((walked, for_caller))
+    }
+
+    /// Returns the same of the objects that were added so far.
+    pub(crate) fn known(mut self) -> Result<(Walked, Vec<u32>), OutOfMemory> {
+        self.addresses.truncate(self.len);
+        Ok((Walked::new(self.addresses, self.lists, self.table)?, self.for_caller))
     }
 
     /// Adds an object of a list. Its type is read, but not its reference count, which may be one too

@@ -21,9 +21,11 @@ from .._native import DroppedReference, HeapPath, Holder, plan_shutdown
 from .._runtime.data import Data, counted, holds_nothing, mib
 from .._runtime.torch import torch
 from .._why.alone import EXAMINING
+from .._why.memory.probe import have_own_memory
 from .._why.naming.path import NamedPath
-from .._why.naming.words import Root
-from .._why.question import Question
+from .._why.naming.words import Root, is_module_frame
+from .._why.question import Question, caller
+from .._why.references.locals import locals_of
 from .._why.references.look import instance_dict, module_value, pairs, type_name
 from .._why.references.readers import references
 from .._why.references.reference import Reference
@@ -105,9 +107,13 @@ def _plan(owners: list[object], named: Mapping[int, tuple[str, ...]]) -> Plan:
     parsed = module_value("argparse", "Namespace")
     namespaces: list[type] = [SimpleNamespace, ChainMap, UserDict, UserList]
     namespaces += [parsed] if isinstance(parsed, type) else []
-    found = plan_shutdown(question, places, only, _configurations(owners[0]), namespaces)
-    del question, places
-    made = Plan(_name(found.path, owners[0]))
+    given = (question, places, only, _configurations(owners[0]), namespaces)
+    found = plan_shutdown(*given, not named)
+    if found.is_alone and not have_own_memory(found.tensors):
+        del found
+        found = plan_shutdown(*given, False)
+    del question, places, given
+    made = Plan(_variable(owners[0]) if found.is_alone else _name(found.path, owners[0]))
     made.freed_bytes = found.freed_bytes
     made.tensors = _weak(found.tensors)
     made.stays = _weak(found.stays)
@@ -194,6 +200,25 @@ def _name(path: HeapPath | None, owner: object) -> str:
     text = NamedPath(Root(path.root, ""), path.objects).words()
     # Only the variable matters here, not in which frame it is.
     return text.rsplit(": ", 1)[-1]
+
+
+def _variable(owner: object) -> str:
+    """Returns the name of a variable of running code for an object, or for what has it as an attribute."""
+    frame, kept = caller(), type_name(type(owner))
+    while frame is not None:
+        is_module = is_module_frame(frame)
+        module = frame.f_globals.get("__name__") if is_module else "__main__"
+        begin = "" if module == "__main__" else f"{module}."
+        variables = locals_of(frame)
+        for name, value in variables.items():
+            if value is owner:
+                return begin + name
+        for name, value in variables.items():
+            for attribute, part in pairs(instance_dict(value) or {}):
+                if part is owner:
+                    return f"{begin}{name}.{attribute}"
+        frame = frame.f_back
+    return kept
 
 
 def _weak(objects: list[object]) -> list[weakref.ref[object]]:

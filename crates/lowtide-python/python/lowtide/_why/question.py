@@ -52,11 +52,17 @@ _KINDS: Final[list[TypeKind]] = [
 ]
 
 
-def caller_scope() -> AnyDict | None:
-    """Returns the namespace of the code that called this package: statements will run there."""
+def caller() -> types.FrameType | None:
+    """Returns the frame that called this package."""
     frame: types.FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back
+    return frame
+
+
+def caller_scope() -> AnyDict | None:
+    """Returns the namespace of the code that called this package: statements will run there."""
+    frame = caller()
     return None if frame is None else frame.f_globals
 
 

@@ -68,6 +68,25 @@ def bytes_on(objects: list[object], device: str) -> int:
     return sum({one.key: one.bytes for one in held}.values())
 
 
+def have_own_memory(objects: list[Tensor]) -> bool:
+    """Returns whether these are ordinary tensors, each with memory that torch has allocated for it. The base of a
+    view may have other holders, and so may an array of numpy; their references are not on the tensor."""
+    module, others = torch(), list[tuple[int, Form]]()
+    if module is None:
+        return not objects
+    base, may_resize = tensor_base(module), module._C.StorageBase.resizable
+    with module._C.DisableTorchFunction(), module._C._DisableTorchDispatch():
+        tensors = _sort(objects, _bases(module), others)
+        try:
+            is_own = all(
+                not base._is_view(objects[i]) and may_resize(base.untyped_storage(objects[i]))
+                for i in tensors
+            )
+        except UNREADABLE:
+            return False
+    return is_own and not others
+
+
 def probe(objects: list[Tensor], regions: list[Region] | None = None) -> list[Memory | None]:
     """Returns for each object the device memory that it holds, or `None` if it holds none.
 

@@ -63,8 +63,8 @@ class NamedStep(NamedTuple):
     goes: str
     is_entry: bool
     """Whether more goes than the cut says: a whole entry, and perhaps a cycle with it."""
-    over: frozenset[int] = frozenset()
-    """The ids of the objects over which the path leads, without its holder."""
+    over: Callable[[], frozenset[int]] = frozenset
+    """Returns the ids of the objects over which the path leads, with its holder."""
 
 
 class Cuts:
@@ -278,8 +278,7 @@ class Cuts:
                 key = ReferenceKey(0, name, id(held))
             elif step.kind == FAILED_CELL:
                 key, goes = ReferenceKey(0, name, 0), ""
-            over = path.passed() - {key.holder_id}
-            steps.append(NamedStep(step, key, statement, last, goes, is_entry, over))
+            steps.append(NamedStep(step, key, statement, last, goes, is_entry, path.passed))
         return steps
 
 
@@ -380,7 +379,9 @@ def in_order(steps: list[NamedStep]) -> list[NamedStep]:
     """Puts steps that delete elements last, those with high numbers first: deleting one moves those
     behind it. After them comes what empties more than the reference that it cuts, the outermost last: the
     way to another step may lead over the entries of a cache, or over a generator that is closed."""
-    passed = frozenset().union(*(one.over for one in steps))
+    if len(steps) < 2:
+        return steps
+    passed = frozenset().union(*(one.over() - {one.key.holder_id} for one in steps))
     moving = [one for one in steps if one.step.kind in _MOVING]
     moving.sort(key=lambda one: _natural(one.step.path), reverse=True)
     others = [one for one in steps if one.step.kind not in _MOVING]
