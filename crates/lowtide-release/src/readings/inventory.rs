@@ -40,6 +40,8 @@ pub struct Inventory {
     hooks: ProcessMutex<Vec<(HookPoint, Weak<Hook>)>>,
     settings: ProcessMutex<Vec<Weak<dyn Setting>>>,
     accounts: ProcessMutex<Vec<Weak<Account>>>,
+    /// What the last fallback left, if it freed nothing.
+    in_vain: ProcessMutex<Option<Reading>>,
     kept: Arc<Kept>,
 }
 
@@ -59,6 +61,7 @@ impl Inventory {
             hooks: ProcessMutex::default(),
             settings: ProcessMutex::default(),
             accounts: ProcessMutex::default(),
+            in_vain: ProcessMutex::default(),
             kept: Arc::default(),
         }
     }
@@ -171,6 +174,20 @@ impl Inventory {
         let _asking = self.asking()?;
         let allocators = self.allocators().into_iter();
         allocators.map(|allocator| or_default(|| allocator.activity())).collect()
+    }
+
+    /// Returns whether the last fallback freed nothing, and nothing has changed since as far as the numbers tell.
+    pub(crate) fn fallback_was_in_vain(&self, now: &Reading) -> bool {
+        let left = self.in_vain.lock().and_then(|left| *left);
+        left.is_some_and(|left| left.in_use().is_some() && now.is_like(&left, self.noise()))
+    }
+
+    /// Notes what a fallback has done.
+    pub(crate) fn note_fallback(&self, before: &Reading, after: Reading) {
+        let is_in_vain = after.is_like(before, self.noise());
+        if let Some(mut left) = self.in_vain.lock() {
+            *left = is_in_vain.then_some(after);
+        }
     }
 
     pub(crate) fn settings(&self) -> Vec<Arc<dyn Setting>> {

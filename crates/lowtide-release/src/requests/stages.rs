@@ -143,7 +143,7 @@ impl Stages {
 
     /// Reads what is in use now, for the peak of a stage.
     pub fn look(&self, opened: &mut Opened) {
-        let in_use = self.releaser.inventory().read().in_use();
+        let in_use = self.releaser.inventory().read_device().in_use();
         opened.peak = opened.peak.max(in_use.unwrap_or_default());
         let Some(mut done) = self.done() else { return };
         done.peak = done.peak.max(opened.peak);
@@ -189,7 +189,7 @@ impl Stages {
         }
         match self.available() {
             Some(available) if available < needed => {
-                let in_use = self.releaser.inventory().read().in_use().unwrap_or_default();
+                let in_use = self.releaser.inventory().read_device().in_use().unwrap_or_default();
                 let (name, budget) = (name.to_owned(), self.budget);
                 Err(StageError::WouldNotFit { name, needed, available, in_use, budget })
             }
@@ -200,7 +200,7 @@ impl Stages {
     /// Returns the memory that a stage may take; `None` if the device cannot be asked, and then no
     /// stage is refused.
     fn available(&self) -> Option<Bytes> {
-        let reading = self.releaser.inventory().read();
+        let reading = self.releaser.inventory().read_device();
         let within =
             self.budget.map(|most| most.saturating_sub(reading.in_use().unwrap_or_default()));
         match (reading.free, within) {

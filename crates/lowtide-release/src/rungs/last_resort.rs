@@ -59,6 +59,9 @@ impl Rung for ContextReset {
 
 /// Climbs every rung that frees memory without losing any once more, then runs the hooks of the last
 /// resort.
+///
+/// In a large heap that takes a second. If it has freed nothing, the rungs are left out until other numbers
+/// are read than then.
 #[derive(Debug)]
 pub struct Fallback;
 
@@ -83,14 +86,19 @@ impl Rung for Fallback {
 
     fn climb(&self, inventory: &Inventory, climb: &Climb) -> Result<Climbed, Failure> {
         let mut climbed = Climbed::default();
-        for hooked in [&TO_HOST, &SESSIONS, &CACHES] {
-            hooked.run(inventory, climb, &mut climbed);
-        }
-        for rung in [&COLLECT as &dyn Rung, &Trim, &Sleep] {
-            if !climb.go_on() {
-                return Ok(Climbed { stopped: true, ..climbed });
+        let before = inventory.read();
+        let was_in_vain = inventory.fallback_was_in_vain(&before);
+        if !was_in_vain {
+            for hooked in [&TO_HOST, &SESSIONS, &CACHES] {
+                hooked.run(inventory, climb, &mut climbed);
             }
-            climbed.attempt_rung(rung.name().as_str(), || rung.climb(inventory, climb));
+            for rung in [&COLLECT as &dyn Rung, &Trim, &Sleep] {
+                if !climb.go_on() {
+                    return Ok(Climbed { stopped: true, ..climbed });
+                }
+                climbed.attempt_rung(rung.name().as_str(), || rung.climb(inventory, climb));
+            }
+            inventory.note_fallback(&before, inventory.read());
         }
         run_at(HookPoint::Fallback, inventory, climb, Round::ONLY, &mut climbed);
         Ok(climbed)

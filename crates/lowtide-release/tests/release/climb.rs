@@ -519,3 +519,35 @@ fn a_ladder_is_climbed_again_only_if_its_fallback_has_freed_something() {
     assert_eq!((attempts(&receipt), cleared), (Some(2), 4), "{receipt}");
     assert_eq!(receipt.freed_bytes, Some(12 << 20), "{receipt}");
 }
+
+#[test]
+fn a_fallback_that_has_freed_nothing_waits_until_the_numbers_change() {
+    let world = World::new();
+    let _kept = world.block(4);
+    let cleared = Arc::new(AtomicUsize::new(0));
+    let (count, last_resort) = (Arc::clone(&cleared), Arc::new(AtomicUsize::new(0)));
+    let cache = Hook::new("cache", move |_| {
+        count.fetch_add(1, SeqCst);
+        Ok(Vec::new())
+    });
+    let _hook = world.releaser.add_hook(HookPoint::Caches, cache);
+    let count = Arc::clone(&last_resort);
+    let last = Hook::new("the last resort", move |_| {
+        count.fetch_add(1, SeqCst);
+        Ok(Vec::new())
+    });
+    let _last = world.releaser.add_hook(HookPoint::Fallback, last);
+    world.pool.set_policy(Tag::default(), SleepPolicy::Keep).unwrap();
+    let idle = || {
+        let before = cleared.swap(0, SeqCst);
+        let request = Request::new("idle", Ladder::idle()).to(Target::Under(Bytes::ZERO));
+        let receipt = world.releaser.release(request);
+        assert_eq!(receipt.freed_bytes, Some(0), "{receipt}, {before}");
+        cleared.load(SeqCst)
+    };
+    assert_eq!(idle(), 2, "by the rung and by the fallback");
+    assert_eq!(idle(), 1, "nothing has changed since");
+    let _more = world.block(4);
+    assert_eq!((idle(), idle()), (2, 1));
+    assert_eq!(last_resort.load(SeqCst), 4, "a hook of the last resort always runs");
+}
