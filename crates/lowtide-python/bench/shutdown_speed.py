@@ -2,7 +2,7 @@
 
     python shutdown_speed.py OLD NEW [--objects 470000] [--times 7]
 
-OLD and NEW are folders with a package `lowtide`. Each is measured in processes of its own, in turn, and on host memory.
+OLD and NEW are folders with a package `lowtide`. Each has a process of its own, on host memory.
 """
 
 from __future__ import annotations
@@ -26,19 +26,28 @@ def main() -> None:
     if len(given.folders) == 1:
         measure(given.objects)
         return
-    found: dict[str, list[list[float]]] = {folder: [] for folder in given.folders}
-    for _ in range(given.times):
-        for folder, rows in found.items():
-            command = [sys.executable, __file__, folder, "--objects", str(given.objects)]
-            variables = os.environ | {"PYTHONPATH": folder, "LOWTIDE_DEVICE": "cpu"}
-            said = subprocess.run(
-                command, env=variables, check=True, capture_output=True, text=True
-            )
-            rows.append([float(word) for word in said.stdout.split()])
-    medians = [[statistics.median(one) for one in zip(*rows)] for rows in found.values()]
+    started = [start(folder, given.objects) for folder in given.folders]
+    found: list[list[list[float]]] = [[] for _ in started]
+    for _ in range(given.times + 1):
+        for one, rows in zip(started, found):
+            assert one.stdin is not None and one.stdout is not None
+            print("again", file=one.stdin, flush=True)
+            rows.append([float(word) for word in one.stdout.readline().split()])
+    medians = [
+        [statistics.median(one) for one in zip(*rows[1:])] for rows in found
+    ]  # The first prepares.
     names = ("shutdown", "shutdown, CPU", "stage", "stage, CPU")
     for name, old, new in zip(names, *medians):
         print(f"{name}: {old:.3f} s, {new:.3f} s, {new / old:.2f} of it")
+
+
+def start(folder: str, objects: int) -> subprocess.Popen[str]:
+    """Starts the process that measures a package whenever it is told to."""
+    command = [sys.executable, __file__, folder, "--objects", str(objects)]
+    variables = os.environ | {"PYTHONPATH": folder, "LOWTIDE_DEVICE": "cpu"}
+    return subprocess.Popen(
+        command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
 
 
 def measure(objects: int) -> None:
@@ -58,7 +67,7 @@ def measure(objects: int) -> None:
     world: list[object] = []
     while len(gc.get_objects()) < objects:
         world += [{"tags": [number]} for number in range(10_000)]
-    for _ in range(2):  # The first one prepares.
+    for _ in sys.stdin:
         holder = Holder()
         holder.model = model()
         began, of_processor = time.perf_counter(), time.process_time()
@@ -69,7 +78,7 @@ def measure(objects: int) -> None:
             began, of_processor = time.perf_counter(), time.process_time()
         took += [time.perf_counter() - began, time.process_time() - of_processor]
         del made
-    print(*took)
+        print(*took, flush=True)
 
 
 if __name__ == "__main__":
