@@ -38,11 +38,12 @@ pub fn plan_shutdown<'py>(
     let first: Vec<usize> =
         owners.iter().flatten().map(|one| one.as_ptr().expose_provenance()).collect();
     let mut near = None;
-    if is_quick && only.iter().all(Option::is_none) {
-        if let Some(heap) = nodes::take_from(py, &question, &mut types, &first)? {
-            let found = owners_in(&heap, &owners, &only, &configurations, &namespaces)?;
-            near = is_alone(&heap, &found).then_some(heap);
-        }
+    if is_quick
+        && only.iter().all(Option::is_none)
+        && let Some(heap) = nodes::take_from(py, &question, &mut types, &first)?
+    {
+        let found = owners_in(&heap, &owners, &only, &configurations, &namespaces)?;
+        near = is_alone(&heap, &found).then_some(heap);
     }
     let is_alone = near.is_some();
     let heap = match near {

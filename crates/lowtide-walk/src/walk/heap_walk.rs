@@ -133,7 +133,7 @@ pub(crate) fn walk_from<'py>(
     let mut walk = Walk::new(question, caller, listed, room)?;
     walk.most = FROM_SOME_MOST;
     let is_done = walk.from(first)?;
-    Ok(is_done.then(|| (walk.walked, walk.caller.roots.held, off)))
+    Ok(is_done.then_some((walk.walked, walk.caller.roots.held, off)))
 }
 
 impl<'q, 'py> Walk<'q, 'py> {
