@@ -133,14 +133,14 @@ pub(crate) fn seen() -> Vec<String> {
 
 /// Returns what the process has open; nothing where it cannot look.
 fn open_files() -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let Ok(entries) = fs::read_dir("/proc/thread-self/fd") else { return Vec::new() };
     entries.flatten().filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
 }
 
 /// Returns the names of the files that are mapped, among them all libraries that are loaded; none where the process
 /// cannot look.
 fn mapped_files() -> BTreeSet<String> {
-    let maps = fs::read("/proc/self/maps").unwrap_or_default();
+    let maps = fs::read("/proc/thread-self/maps").unwrap_or_default();
     let maps = String::from_utf8_lossy(&maps);
     maps.lines().filter_map(|line| Some(line.rsplit_once('/')?.1.to_owned())).collect()
 }

@@ -94,7 +94,7 @@ pub fn at_socket<T>(path: &Path, with: impl FnOnce(&Path) -> io::Result<T>) -> i
         _ => return with(path),
     };
     let folder = File::open(folder)?;
-    with(&Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name))
+    with(&Path::new("/proc/thread-self/fd").join(folder.as_raw_fd().to_string()).join(name))
 }
 
 /// Connects to a socket. Does not wait: a full queue is [`ErrorKind::WouldBlock`]. The descriptor is

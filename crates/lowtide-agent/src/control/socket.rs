@@ -34,7 +34,7 @@ pub(crate) fn start() {
 
 fn listen() -> io::Result<UnixListener> {
     let folder = PrivateFolder::of_user().map_err(io::Error::other)?;
-    let namespace = fs::read_link("/proc/self/ns/pid")?;
+    let namespace = fs::read_link("/proc/thread-self/ns/pid")?;
     let name = socket_name(&namespace.to_string_lossy(), std::process::id());
     // A process of this number that ended has left it.
     folder.remove(&name).map_err(io::Error::other)?;

@@ -66,7 +66,7 @@ impl Imports {
             let received = link.conversation(|| receive(&link, handle, context, deadline));
             match &received {
                 Err(Refusal::Driver(_)) => {
-                    link.tell(&ShareAsk::Close { allocation: handle.allocation })
+                    link.tell(&ShareAsk::Close { allocation: handle.allocation });
                 }
                 Err(Refusal::Unreachable(_)) => link.give_up(),
                 Ok(_) | Err(Refusal::Refused(..)) => {}

@@ -38,7 +38,7 @@ impl Link {
     /// Connects to the agent of a process.
     pub(super) fn connect(process: ProcessName, deadline: Instant) -> io::Result<Link> {
         let folder = PrivateFolder::of_user().map_err(io::Error::other)?;
-        let namespace = fs::read_link("/proc/self/ns/pid")?;
+        let namespace = fs::read_link("/proc/thread-self/ns/pid")?;
         let name = socket_name(&namespace.to_string_lossy(), process.pid);
         let socket = connect(&folder.path().join(name))?;
         if !is_from_this_user(&socket) {
@@ -130,7 +130,7 @@ impl Drop for Link {
 
 /// Returns how many descriptors may travel at once, or be kept for other processes.
 pub(crate) fn spare_files() -> usize {
-    let open = fs::read_dir("/proc/self/fd").map_or(usize::MAX / 2, Iterator::count);
+    let open = fs::read_dir("/proc/thread-self/fd").map_or(usize::MAX / 2, Iterator::count);
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     limit.saturating_sub(open + FILES_LEFT).min(DESCRIPTORS_MOST)

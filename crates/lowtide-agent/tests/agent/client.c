@@ -8,6 +8,14 @@
 #ifdef PLUGIN  // A library, which a client loads.
 extern void lowtide_client_touch(void) __attribute__((weak));
 __attribute__((constructor)) static void loaded(void) { if (lowtide_client_touch) lowtide_client_touch(); }
+#elif defined WAITER  // A driver that waits in a call of the system, where a thread can be cancelled.
+#include <dlfcn.h>
+#include <unistd.h>
+extern volatile int lowtide_client_go;
+int cuStreamSynchronize(void *stream) {
+    while (!lowtide_client_go) usleep(1000);
+    return ((int (*)(void *))dlsym(RTLD_NEXT, "cuStreamSynchronize"))(stream);
+}
 #elif defined INTERPOSER  // A library whose dlsym does not ask what is loaded behind it.
 #include <dlfcn.h>
 void *dlsym(void *handle, const char *name) {
@@ -251,6 +259,9 @@ static void *segment(void *argument) {
     return (void *)code;
 }
 
+volatile int lowtide_client_go;
+static void *wait_in_thread(void *ignored) { return (void *)(long)CALL(cuStreamSynchronize, (uint64_t)0); }
+
 static void *check_in_thread(void *block) {
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
@@ -302,13 +313,16 @@ static int launches(int threads, int ms) { return in_threads(launch, threads, ms
 static int touched;
 void lowtide_client_touch(void) { touched = check_block(0); }
 
+int main(int count, char **arguments);
+static void *go_on(void *arguments) { exit(main(2, arguments)); }
+
 int main(int count, char **arguments) {
     const char *route = count > 1 ? arguments[1] : "dlsym";
     char line[256];
     pthread_t later;
     atexit(end_slowly);
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (strcmp(route, "linked") != 0) {
+    if (strcmp(route, "linked") != 0 && !library) {
         library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
         if (!library) { printf("no driver\n"); return 3; }
         if (strcmp(route, "address") == 0) {
@@ -339,15 +353,23 @@ int main(int count, char **arguments) {
             int ends[2];
             code = pipe(ends) | dup2(ends[1], 2) != 2 | close(ends[0]) | close(ends[1]);
         }
-        if (!strcmp(word, "cancel")) {  // A thread that checks a block is cancelled while it waits for that.
+        if (!strncmp(word, "cancel", 6)) {  // A thread that checks a block, or waits in the driver, is cancelled meanwhile.
             pthread_t thread;
             void *end = NULL;
-            pthread_create(&thread, NULL, check_in_thread, (void *)a);
+            pthread_create(&thread, NULL, word[6] ? wait_in_thread : check_in_thread, (void *)a);
             usleep(20000);
-            code = pthread_cancel(thread) | pthread_join(thread, &end);
+            code = pthread_cancel(thread);
+            usleep(20000);
+            lowtide_client_go = 1;
+            code |= pthread_join(thread, &end);
             if (code == 0 && end != PTHREAD_CANCELED) code = (long)end;
         }
         if (!strcmp(word, "exit")) { ends_slowly = 1; exit((int)a); }
+        if (!strcmp(word, "leave-main")) {  // The first thread ends, and another one goes on.
+            printf("ok\n");
+            pthread_create(&later, NULL, go_on, arguments);
+            pthread_exit(NULL);
+        }
         if (!strcmp(word, "become")) code = setgid(a) | setuid(a);
         if (!strcmp(word, "files")) {  // Opens some, and closes them.
             int all[MOST];

@@ -47,6 +47,16 @@ fn a_thread_that_is_cancelled_while_it_waits_does_not_end_the_program() {
 }
 
 #[test]
+fn a_thread_that_is_cancelled_in_the_driver_leaves_the_gate() {
+    let world = World::new();
+    world.with_waiting_driver();
+    let mut program = world.start(Route::Dlsym);
+    program.does("alloc 0 4194304; write 0 5; cancel-wait");
+    slept(&program);
+    program.does("check 0");
+}
+
+#[test]
 fn a_wake_goes_on_as_soon_as_there_is_room() {
     let world = World::new();
     let (mut program, mut other) = crowded(&world, "60s");

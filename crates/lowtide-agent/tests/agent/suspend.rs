@@ -226,6 +226,14 @@ fn a_program_that_becomes_another_user_while_it_is_suspended_comes_back() {
 }
 
 #[test]
+fn a_program_whose_first_thread_ends_while_it_is_suspended_comes_back() {
+    let world = World::new();
+    let mut program = started(&world, &[]);
+    suspended(&program);
+    program.does("leave-main; first; check 0");
+}
+
+#[test]
 fn a_program_without_a_helper_says_so_and_stays_awake() {
     let world = World::new();
     let nowhere = world.folder().join("nowhere");

@@ -50,9 +50,10 @@ impl ProcessHandle {
     /// Checks that the process has not ended.
     pub(crate) fn check_alive(&self) -> Result<(), Refusal> {
         let pid = self.target.pid;
-        let has_ended = self.handle.as_ref().is_some_and(process_tree::is_over);
+        // The first thread may have ended, and the others go on: only the handle tells that.
+        let has_ended = self.handle.as_ref().map_or_else(|| !is_alive(pid), process_tree::is_over);
         let is_it = Target::of(pid).is_ok_and(|now| now == self.target);
-        if has_ended || !is_it || !is_alive(pid) { Err(Refusal::Ended { pid }) } else { Ok(()) }
+        if has_ended || !is_it { Err(Refusal::Ended { pid }) } else { Ok(()) }
     }
 
     /// Checks that the driver's calls on the process will not hang: it is neither stopped nor frozen.

@@ -250,7 +250,7 @@ pub const SOCKET: &str = "agent-";
 
 /// Returns the name of an agent's socket, in the folder of its user. Processes in different containers
 /// may have the same number, so the name has their namespace too: `pid:[4026531836]`, as
-/// `/proc/self/ns/pid` gives it.
+/// `/proc/thread-self/ns/pid` gives it, also where the first thread has ended.
 ///
 /// ```
 /// let name = lowtide_proto::socket_name("pid:[4026531836]", 77);

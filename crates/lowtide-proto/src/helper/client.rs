@@ -149,7 +149,7 @@ impl Helper {
     /// # Errors
     /// [`HelperError`]; not if nobody listens.
     pub fn running(&self) -> Result<Option<Connection>, HelperError> {
-        let namespace = fs::read_link("/proc/self/ns/pid").map_err(HelperError::NoAnswer)?;
+        let namespace = fs::read_link("/proc/thread-self/ns/pid").map_err(HelperError::NoAnswer)?;
         let socket = self.folder.join(socket_name(&namespace.to_string_lossy()));
         let stream = match connect(&socket) {
             Ok(stream) => stream,
@@ -276,7 +276,7 @@ mod tests {
     use crate::helper::{ProcessState, ProcessStatus, Target};
 
     fn socket(folder: &TempDir) -> PathBuf {
-        let namespace = fs::read_link("/proc/self/ns/pid").expect("a namespace");
+        let namespace = fs::read_link("/proc/thread-self/ns/pid").expect("a namespace");
         folder.path().join(socket_name(&namespace.to_string_lossy()))
     }
 

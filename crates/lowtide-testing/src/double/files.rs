@@ -73,7 +73,7 @@ impl Place {
 
     /// Returns the place that a descriptor of this process stands at.
     pub(super) fn of_descriptor(descriptor: i32) -> io::Result<Place> {
-        let path = format!("/proc/self/fd/{descriptor}");
+        let path = format!("/proc/thread-self/fd/{descriptor}");
         let file = open(&path)?;
         // SAFETY: asks the kernel about a number, which may be of no file.
         let offset = unsafe { libc::lseek(descriptor, 0, libc::SEEK_CUR) };
@@ -88,7 +88,7 @@ impl Place {
 
     /// Makes a descriptor that another process can have.
     pub(super) fn descriptor(&self) -> io::Result<OwnedFd> {
-        let path = format!("/proc/self/fd/{}", self.number());
+        let path = format!("/proc/thread-self/fd/{}", self.number());
         let file = File::options().read(true).write(true).open(path)?;
         record_lock(&file, libc::F_OFD_SETLK, libc::F_RDLCK, self.offset)?;
         seek(&file, SeekFrom::Start(self.offset))?;

@@ -212,7 +212,7 @@ fn map_place(at: *mut c_void, bytes: usize, place: &Place) -> io::Result<*mut c_
 fn touched_pages(at: usize, bytes: usize) -> io::Result<impl Iterator<Item = usize>> {
     let mut entries = vec![0; bytes.div_ceil(SMALL_PAGE as usize) * 8];
     let first = at as u64 / SMALL_PAGE * 8;
-    File::open("/proc/self/pagemap")?.read_exact_at(&mut entries, first)?;
+    File::open("/proc/thread-self/pagemap")?.read_exact_at(&mut entries, first)?;
     // The two highest bits: it is in memory, or in swap space.
     let is_touched = |entry: &[u8]| entry[7] >> 6 != 0;
     let pages = entries.chunks(8).map(is_touched).collect::<Vec<_>>().into_iter().enumerate();
@@ -230,8 +230,8 @@ pub(super) fn read_host(at: usize, into: &mut [u8]) -> bool {
     into.chunks_mut(CHUNK_BYTES).enumerate().all(|(index, chunk)| {
         let near = libc::iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: chunk.len() };
         let far = far_end(at, index, chunk.len());
-        // SAFETY: only reads a number.
-        let me = unsafe { libc::getpid() };
+        // SAFETY: only reads a number. The first thread may have ended, so it is this one's.
+        let me = unsafe { libc::gettid() };
         // SAFETY: `near` is `chunk`; the kernel checks `far`.
         let done = unsafe { libc::process_vm_readv(me, &raw const near, 1, &raw const far, 1, 0) };
         usize::try_from(done) == Ok(chunk.len())
@@ -243,8 +243,8 @@ pub(super) fn write_host(at: usize, from: &[u8]) -> bool {
     from.chunks(CHUNK_BYTES).enumerate().all(|(index, chunk)| {
         let near = libc::iovec { iov_base: chunk.as_ptr().cast_mut().cast(), iov_len: chunk.len() };
         let far = far_end(at, index, chunk.len());
-        // SAFETY: only reads a number.
-        let me = unsafe { libc::getpid() };
+        // SAFETY: only reads a number. The first thread may have ended, so it is this one's.
+        let me = unsafe { libc::gettid() };
         // SAFETY: `near` is `chunk`, which is only read; the kernel checks `far`.
         let done = unsafe { libc::process_vm_writev(me, &raw const near, 1, &raw const far, 1, 0) };
         usize::try_from(done) == Ok(chunk.len())
@@ -259,7 +259,7 @@ fn far_end(at: usize, chunk: usize, bytes: usize) -> libc::iovec {
 /// Returns whether every page of the range is mapped, readable and (if asked) writable.
 pub(super) fn is_usable_host(at: usize, bytes: usize, writable: bool) -> bool {
     let Some(end) = at.checked_add(bytes) else { return false };
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let maps = std::fs::read_to_string("/proc/thread-self/maps").unwrap_or_default();
     let mut covered = at;
     for line in maps.lines() {
         let mut words = line.split_ascii_whitespace();

@@ -69,16 +69,16 @@ entry! {
     }
 
     fn cuPointerGetAttribute(data: Out<u64>, attribute: i32, at: u64) {
-        put_attribute(data, attribute, attribute_of(&tables::lock(), attribute, at)?)
+        put_attribute(&data, attribute, attribute_of(&tables::lock(), attribute, at)?)
     }
 
     // Zeros stand for what an address does not have, also where the driver does not know it.
     fn cuPointerGetAttributes(count: u32, kinds: In<i32>, places: In<Out<u64>>, at: u64) {
         let (state, count) = (tables::lock(), count as usize);
-        let (kinds, places) = (kinds.get_all(count)?, places.get_all(count)?);
+        let (kinds, places) = (kinds.get_all(count)?, places.get_places(count)?);
         let mut all = kinds.into_iter().zip(places);
         all.try_for_each(|(kind, place)| {
-            put_attribute(place, kind, attribute_of(&state, kind, at).unwrap_or(0))
+            put_attribute(&place, kind, attribute_of(&state, kind, at).unwrap_or(0))
         })
     }
 
@@ -184,7 +184,7 @@ fn attribute_of(state: &Tables, attribute: i32, at: u64) -> CallResult<u64> {
 }
 
 /// Writes an attribute; for an int the caller has space for no more.
-fn put_attribute(place: Out<u64>, attribute: i32, value: u64) -> CallResult {
+fn put_attribute(place: &Out<u64>, attribute: i32, value: u64) -> CallResult {
     if WORDS.contains(&attribute) { place.put(value) } else { place.put_small(value as u32) }
 }
 

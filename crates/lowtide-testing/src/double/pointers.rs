@@ -13,7 +13,6 @@ use super::code;
 pub(super) type CallResult<T = ()> = Result<T, i32>;
 
 /// A pointer to where a C caller wants a value; null if it wants none.
-#[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Out<T>(*mut T);
 
@@ -91,6 +90,14 @@ impl<T: Copy> In<T> {
         }
         // SAFETY: not null, and the C caller promised that `count` values are there.
         Ok(unsafe { std::slice::from_raw_parts(self.0, count) }.to_vec())
+    }
+}
+
+impl<T> In<Out<T>> {
+    /// Reads the first `count` places.
+    pub(super) fn get_places(&self, count: usize) -> CallResult<Vec<Out<T>>> {
+        let places = In(self.0.cast::<*mut T>()).get_all(count)?;
+        Ok(places.into_iter().map(Out).collect())
     }
 }
 
