@@ -222,6 +222,10 @@ def by_lowtide(run: Run) -> None:
     lowtide: Any = importlib.import_module("lowtide")
     # The answer stays in a variable, as it does at a prompt: it must hold nothing itself.
     answer = _ask_for_holder(run, lowtide)
+    again = lowtide.why(device=run.case.asked or DEVICE)
+    is_same = run.name in ONCE or _said(again) == _said(answer)
+    run.expect(is_same, f"asked twice, it says {_said(answer)}, then {_said(again)}")
+    del again
     if run.case.verdict == PINNED:
         # Nothing but the leak is left to come back. A fork begins without garbage.
         gc.collect(1 if DEVICE == "cpu" else 2)
@@ -244,6 +248,15 @@ def by_lowtide(run: Run) -> None:
     if run.case.after:
         is_so = bool(eval(run.case.after, run.scope))
         run.expect(is_so, f"no longer so: {run.case.after}")
+
+
+ONCE = {"gradient_graph"}
+"""Native code drops the Python object of a tensor that nothing else has, once it was asked about."""
+
+
+def _said(answer: Any) -> list[Any]:
+    """What an answer says of holders and cuts."""
+    return [(one.path, one.paths, [str(cut) for cut in one.cuts]) for one in answer.held]
 
 
 def _judge(run: Run, verdict: str, told: str) -> None:

@@ -124,6 +124,7 @@ impl Analysed<'_, '_> {
             (Kind::ClassDict, Kind::Function) | (Kind::Cell, _) if manner != Manner::Rough => false,
             (Kind::Generator | Kind::Frame | Kind::Defaults, _) if manner == Manner::Plain => false,
             (Kind::Dict | Kind::ClassDict, _) if manner == Manner::Names => false,
+            (Kind::Dict, _) if manner == Manner::Outer && self.has_attributes(edge.from) => false,
             (Kind::Dict | Kind::Namespace | Kind::ClassDict | Kind::Container, _) => true,
             _ if matches!(manner, Manner::Outer | Manner::Names) => false,
             (Kind::Instance | Kind::Model, Kind::Dict) => {
@@ -165,7 +166,7 @@ impl Analysed<'_, '_> {
     }
 
     /// Returns the nodes that are lost without some references, sorted.
-    fn lost_by(&self, edges: &[Edge]) -> Vec<Node> {
+    pub(crate) fn lost_by(&self, edges: &[Edge]) -> Vec<Node> {
         let mut lost = self.analysis.lost_by(edges);
         lost.sort_unstable();
         lost
@@ -216,6 +217,12 @@ impl Analysed<'_, '_> {
         !matches!(self.heap.kind(edge.to), Kind::Function | Kind::Class)
             && !is(intern!(self.py, "__dict__"))
             && !is(intern!(self.py, "__wrapped__"))
+    }
+
+    /// Returns whether a dict has the attributes of an instance.
+    pub(crate) fn has_attributes(&self, dict: Node) -> bool {
+        let mut holders = self.analysis.referrers(dict);
+        holders.any(|holder| self.heap.keeps_attributes(self.py, holder, dict))
     }
 
     /// Returns whether a node has the default arguments of functions that are only registered

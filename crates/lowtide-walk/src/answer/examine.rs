@@ -4,11 +4,12 @@
 //! Everything is found here, with addresses only. Python gets the few objects on the paths, to name
 //! them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use lowtide_heap::{Analysis, Cut, Edge, Node};
 use lowtide_types::Bytes;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::answer::results::{
     Analysed, DeadCycle, Examination, HeldObject, NativeObject, RetainedSize,
@@ -24,6 +25,8 @@ const PATHS_MOST: usize = 4;
 const JOINED_MOST: usize = 16;
 /// A part that has this many percent of the whole's bytes is what a person means.
 const MOST_OF_IT: u64 = 95;
+/// An object with at most so many parts that hold memory is divided into them.
+const PARTS_MOST: usize = 6;
 /// Unreachable cycles that are shown.
 const DEAD_MOST: usize = 5;
 
@@ -106,15 +109,23 @@ impl Answering<'_, '_> {
     /// Returns the objects that hold device memory, largest first.
     fn groups(&self) -> Vec<Group> {
         let mut by_node: HashMap<Node, Group> = HashMap::new();
+        let mut beside: HashMap<(Node, String), Node> = HashMap::new();
         for memory in &self.found.heap.memories {
             if !self.found.analysis.is_reached(memory.node) {
                 continue;
             }
-            let node = self.known_as(memory.node);
-            let empty = Group { node, bytes: Bytes::ZERO, pieces: 0, equal: Vec::new(), cut: None };
-            let group = by_node.entry(node).or_insert(empty);
+            let attribute = self.beside_model(memory.node);
+            let node = attribute.as_ref().map_or_else(|| self.known_as(memory.node), |one| one.0);
+            let first = attribute.map(|(_, of, name)| *beside.entry((of, name)).or_insert(node));
+            let at = first.unwrap_or(node);
+            let empty =
+                Group { node: at, bytes: Bytes::ZERO, pieces: 0, equal: Vec::new(), cut: None };
+            let group = by_node.entry(at).or_insert(empty);
             group.bytes += memory.bytes;
             group.pieces += 1;
+            if first.is_some() && !group.equal.contains(&node) {
+                group.equal.push(node);
+            }
         }
         let mut groups: Vec<Group> = by_node.into_values().collect();
         groups.sort_by_key(|group| (std::cmp::Reverse(group.bytes), group.node));
@@ -141,20 +152,17 @@ impl Answering<'_, '_> {
     /// Moves groups into another that has the same holders.
     fn join(&self, group: &mut Group, groups: &mut Vec<Group>) {
         let cuts = self.found.chosen_cuts(&[group.node]).unwrap_or_default();
+        // The one that frees most with the fewest references, the nearest of several.
+        let several = cuts.iter().rev().filter(|cut| cut.edges.len() > 1);
         let Some(cut) =
-            cuts.iter().filter(|cut| cut.edges.len() > 1).max_by_key(|cut| cut.freed.bytes)
+            several.max_by_key(|cut| (cut.freed.bytes, std::cmp::Reverse(cut.edges.len())))
         else {
             return;
         };
-        let without = |edges: &[Edge]| {
-            let mut lost = self.found.analysis.lost_by(edges);
-            lost.sort_unstable();
-            lost
-        };
-        let lost = without(&cut.edges);
+        let lost = self.found.lost_by(&cut.edges);
         let of_fewer = cut.edges.iter().map(|one| {
             let fewer: Vec<Edge> = cut.edges.iter().copied().filter(|edge| edge != one).collect();
-            without(&fewer)
+            self.found.lost_by(&fewer)
         });
         let of_fewer: Vec<Vec<Node>> = of_fewer.collect();
         let is_equal = |other: &Group| {
@@ -167,18 +175,33 @@ impl Answering<'_, '_> {
         let bytes: Bytes = equal.iter().map(|other| other.bytes).sum();
         let model = cut.edges.iter().map(|edge| edge.to);
         let model = model.into_iter().find(|node| self.found.heap.kind(*node) == Kind::Model);
-        // The holders have more than this: it is not named by them.
-        let is_most = cut.freed.bytes.0 * MOST_OF_IT / 100 <= (group.bytes + bytes).0;
-        if equal.is_empty() || (model.is_none() && !is_most) {
-            groups.extend(equal);
-            groups.sort_by_key(|group| (std::cmp::Reverse(group.bytes), group.node));
+        if equal.is_empty() {
             return;
         }
         group.equal = std::iter::once(group.node).chain(equal.iter().map(|one| one.node)).collect();
         group.bytes += bytes;
         group.pieces += equal.iter().map(|other| other.pieces).sum::<u64>();
         group.node = model.unwrap_or(group.node);
-        group.cut = model.map(|_| cut.clone());
+        group.cut = model.map(|model| self.nearer(cut, &cuts[0], model, &group.equal));
+    }
+
+    /// Returns the cut of a model with references that lose less in place of those beside it, if it frees the
+    /// parameters all the same: those of the cut that is `nearest` to one of them.
+    fn nearer(&self, cut: &Cut, nearest: &Cut, model: Node, parameters: &[Node]) -> Cut {
+        let analysis = self.found.analysis;
+        let edges = cut.edges.iter().map(|edge| {
+            let mut below =
+                nearest.edges.iter().filter(|one| analysis.dominates(edge.to, one.from));
+            *below.next().filter(|_| edge.to != model).unwrap_or(edge)
+        });
+        let mut edges: Vec<Edge> = edges.collect();
+        edges.sort_unstable();
+        let lost = self.found.lost_by(&edges);
+        if parameters.iter().any(|one| lost.binary_search(one).is_err()) {
+            return cut.clone();
+        }
+        let freed = analysis.freed_by(&edges);
+        Cut { edges, freed, ..cut.clone() }
     }
 
     /// Returns whether no single object holds a tensor.
@@ -186,6 +209,24 @@ impl Answering<'_, '_> {
         let above = self.found.analysis.dominator(node);
         matches!(self.found.heap.kind(node), Kind::Tensor | Kind::Memory)
             && above.is_none_or(|above| self.is_scaffolding(above))
+    }
+
+    /// Returns what has this memory, if it is an attribute that the program has put on a parameter of a model; with
+    /// the model and the name. Those of all parameters are one thing.
+    fn beside_model(&self, memory: Node) -> Option<(Node, Node, String)> {
+        let heap = self.found.heap;
+        let chain = self.found.analysis.dominators(memory);
+        let chain: Vec<Node> = chain.take_while(|node| !self.is_scaffolding(*node)).collect();
+        let kind = |at: usize| heap.kind(chain[at]);
+        let at =
+            (2..chain.len()).find(|at| kind(*at) == Kind::Tensor && kind(*at - 1) == Kind::Dict)?;
+        let above = (at + 1..chain.len())
+            .take_while(|above| matches!(kind(*above), Kind::Dict | Kind::Model));
+        let model = above.filter(|above| kind(*above) == Kind::Model).last()?;
+        let [value, names] = [at - 2, at - 1].map(|at| heap.object(self.found.py, chain[at]));
+        let (value, names) = (value?, names?.cast_into::<PyDict>().ok()?);
+        let name = names.iter().find(|(_, one)| one.is(&value))?.0;
+        Some((chain[at - 2], chain[model], name.cast_into_exact::<PyString>().ok()?.to_string()))
     }
 
     /// Returns the object that a person would say holds this memory: the farthest that holds it
@@ -203,7 +244,7 @@ impl Answering<'_, '_> {
         while at > 0 && !wholes[at] {
             let [whole, part] =
                 [at, at - 1].map(|at| self.found.analysis.retained(chain[at]).bytes);
-            if part.0 * 100 < whole.0 * MOST_OF_IT {
+            if part.0 * 100 < whole.0 * MOST_OF_IT && !self.is_divided(chain[at]) {
                 break;
             }
             at -= 1;
@@ -215,6 +256,39 @@ impl Answering<'_, '_> {
             at += 1;
         }
         chain[at]
+    }
+
+    /// Returns whether the parts of an object are known by their own names, since it is more than they are: a
+    /// class, the state of a program, a model with what stands beside it. A few tensors are one thing.
+    fn is_divided(&self, node: Node) -> bool {
+        let heap = self.found.heap;
+        let parts: HashSet<Node> = heap.graph.references(node).map(|edge| edge.to).collect();
+        let has_some = |part: &&Node| {
+            self.found.analysis.dominator(**part) == Some(node)
+                && self.found.analysis.retained(**part).bytes > Bytes::ZERO
+        };
+        let parts: Vec<Kind> = parts.iter().filter(has_some).map(|part| heap.kind(*part)).collect();
+        let has_few = parts.len() <= PARTS_MOST;
+        let is_model = |kind: &Kind| *kind == Kind::Model;
+        match heap.kind(node) {
+            Kind::Class | Kind::ClassDict | Kind::Tensor => has_few,
+            Kind::Instance | Kind::Model => {
+                has_few && parts.iter().any(|kind| *kind != Kind::Tensor)
+            }
+            Kind::Dict if self.found.has_attributes(node) => {
+                has_few && parts.iter().any(|kind| *kind != Kind::Tensor)
+            }
+            Kind::Dict | Kind::Container => {
+                let object = heap.object(self.found.py, node);
+                let is_mixed = object.is_some_and(|one| {
+                    let list = one.cast_exact::<PyList>().map(|list| list.len()).ok();
+                    let len = one.cast::<PyDict>().map(|dict| dict.len()).ok().or(list);
+                    len.is_some_and(|len| len > parts.len())
+                });
+                has_few && (is_mixed || parts.iter().any(is_model))
+            }
+            _ => false,
+        }
     }
 
     /// Returns whether it is a place for names, or for calls at exit, rather than an object that has a name.
@@ -229,8 +303,12 @@ impl Answering<'_, '_> {
     /// part of it.
     fn wholes(&self, chain: &[Node]) -> Vec<bool> {
         let (mut all_tensors, mut all_parts) = (true, true);
+        let mut below = Kind::Memory;
         let is_whole = chain.iter().map(|node| {
             let kind = self.found.heap.kind(*node);
+            // The attribute of a parameter is no part of it.
+            all_parts &= (below, kind) != (Kind::Dict, Kind::Tensor);
+            below = kind;
             let is_whole = match kind {
                 Kind::Tensor => all_tensors,
                 Kind::Model => all_parts,

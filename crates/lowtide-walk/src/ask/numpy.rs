@@ -88,6 +88,11 @@ pub(crate) fn base(array: *mut PyObject) -> *mut PyObject {
     read(array.cast::<u8>(), BASE)
 }
 
+/// Returns the dtype of an array.
+pub(crate) fn dtype(array: *mut PyObject) -> *mut PyObject {
+    read(array.cast::<u8>(), DTYPE)
+}
+
 /// Returns whether a dtype has objects, by its flags.
 fn has_objects(dtype: *const u8, flags: usize) -> bool {
     read::<u8>(dtype, flags) & HAS_OBJECTS != 0

@@ -129,6 +129,9 @@ impl<'q, 'py> Caller<'q, 'py> {
         let elements = elements.iter().flat_map(numpy::Elements::objects);
         let parts = base.into_iter().chain(elements).filter(|part| !part.is_null());
         self.shown.objects.extend(parts.map(<*mut PyObject>::expose_provenance));
+        if info.is_array {
+            self.shown.objects.extend(asked_dtype(self.types, object));
+        }
         if (info.kind == Kind::Tensor || info.is_capsule)
             && let Some(reported) = self.types.reported.get(&address)
         {
@@ -159,6 +162,13 @@ impl<'q, 'py> Caller<'q, 'py> {
     }
 }
 
+/// Returns the address of the dtype of an array, if dtypes are asked for what they have.
+fn asked_dtype(types: &mut Types, array: *mut PyObject) -> Option<usize> {
+    let dtype = numpy::dtype(array);
+    let is_asked = !dtype.is_null() && types.of(class_of(dtype)).kind == Kind::Tensor;
+    is_asked.then(|| dtype.expose_provenance())
+}
+
 /// Returns a live object, or `None` if it refers to nothing and is not asked about.
 pub(crate) fn look(question: &Question<'_>, types: &mut Types, address: usize) -> Option<Seen> {
     let object = with_exposed_provenance_mut::<PyObject>(address);
@@ -168,6 +178,7 @@ pub(crate) fn look(question: &Question<'_>, types: &mut Types, address: usize) -
     if info.is_array {
         let has_elements = !numpy::elements(object, &mut types.layouts).is_empty();
         refers |= has_elements || !numpy::base(object).is_null();
+        refers |= asked_dtype(types, object).is_some();
         // Elements can be replaced; the base cannot.
         kind = if has_elements { Kind::Container } else { Kind::Opaque };
     }

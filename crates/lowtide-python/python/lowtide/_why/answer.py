@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .._native import Holder
 from .._runtime.data import Data, counted, mib
 from .._runtime.view import View
-from .naming.words import NATIVE_ROOT, shorten
+from .naming.words import GRAPH_OF, NATIVE_ROOT, shorten
 from .plan import Plan, plans
 
 if TYPE_CHECKING:
@@ -164,19 +164,20 @@ class Held(Data):
     def row(self) -> tuple[str, str, str]:
         """Returns the size, the object, and what to do about it."""
         pieces = f", {counted(self.tensors, 'piece')}" if self.tensors > 1 else ""
+        what = f"{shorten(self.path)} ({self.type}{pieces})"
+        if self.in_graph and not self.path.startswith(GRAPH_OF):
+            what += f", held by the {GRAPH_OF}{shorten(self._graph())}"
         to_do = shorten(self.by_hand or "")
         if self.cuts:
             number, code = self.cuts[0].number, self.cuts[0]._text()
             to_do = code if number is None else f"lowtide.cut({number})"
             to_do += f"  # or {code}" if to_do not in code and len(code) <= _SHORT_CODE else ""
-        return mib(self.bytes), f"{shorten(self.path)} ({self.type}{pieces})", to_do
+        return mib(self.bytes), what, to_do
 
     def lines(self) -> list[str]:
         """Returns the object, its other paths, and its cuts, as lines of text."""
-        what = self.type
-        if self.tensors > 1:
-            what += f", {counted(self.tensors, 'piece')}"
-        first = _line(mib(self.bytes), f"{shorten(self.path)} ({what})")
+        size, what, _ = self.row()
+        first = _line(size, what)
         others = [cut for cut in self.cuts[1:] if cut.code is not None]
         todo = [cut.line(cut is self.cuts[0]) for cut in [*self.cuts[:1], *others[:1]]]
         if not self.cuts and self.by_hand is not None:
@@ -186,9 +187,15 @@ class Held(Data):
             return [first, *todo, *self._others()]
         return [first, *self._others(), *todo]
 
+    def _graph(self) -> str:
+        """Returns whose autograd graph it is in: that of a result, or its own."""
+        found = [path for path in self.paths if path.startswith(GRAPH_OF)]
+        return found[0].removeprefix(GRAPH_OF) if found else self.path
+
     def _others(self) -> list[str]:
         """Returns what else is known of it: other paths, references that nobody sees."""
-        others = [shorten(path) for path in self.paths if path != self.path]
+        said = (self.path, f"{GRAPH_OF}{self._graph()}")
+        others = [shorten(path) for path in self.paths if path not in said]
         lines = [_line("also", path) for path in others[: _SHOWN_PATHS - 1]]
         if len(others) >= _SHOWN_PATHS:
             lines.append(_line("also", counted(len(others) - _SHOWN_PATHS + 1, "more path")))
@@ -198,8 +205,7 @@ class Held(Data):
                 _line("and", f"{references} not visible: native code, or a call in progress")
             )
         if self.in_graph:
-            advice = "without training, run it under torch.inference_mode()"
-            lines.append(_line("and", f"an autograd graph holds memory of it: {advice}"))
+            lines.append(_line("and", "without training, run it under torch.inference_mode()"))
         if self.frozen:
             lines.append(
                 _line("frozen", "gc.freeze() hid an object on this path from the collector")

@@ -17,10 +17,11 @@ from contextvars import Context, copy_context
 from types import FunctionType, MethodType
 from typing import NamedTuple
 
+from .._runtime.heap import objects_of
 from . import rare
 from .alone import EXAMINING
 from .references.functions import function_name
-from .references.look import is_a, item, module_value, type_name
+from .references.look import global_name, is_a, item, module_value, type_name
 from .references.reference import Reference
 
 _MOST_SIGNALS = 65
@@ -175,7 +176,11 @@ def of_native(value: object) -> str:
     """Returns what a person does about an object that only native code holds, as a sentence."""
     name = type_name(type(value))
     if is_a(value, FunctionType) or type(value) is MethodType:
-        return f"unregister {function_name(value)} where it was given to a library as a callback"
+        database = module_value("sqlite3", "Connection")
+        databases = [] if database is None else objects_of(database)
+        names = [found[1] for one in databases if (found := global_name(one))]
+        whom = f"perhaps to {' or '.join(names[:2])}" if names else "to a library"
+        return f"unregister {function_name(value)} where it was given as a callback, {whom}"
     if type(value) is Context:
         return "set the variable to None in the thread that has this context, or end that thread"
     enabled = module_value("faulthandler", "is_enabled")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .._devices.choose import device_of
-from .._native import Examination, Holder, examine
+from .._native import Examination, Holder
 from .._runtime.data import counted
 from .alone import EXAMINING
 from .answer import Answer, Cut
@@ -87,7 +87,7 @@ class _Asking:
         targets, self._targets = self._targets, None
         question = Question(targets, grouped=self._grouped, device=self._device, most=_MOST_HELD)
         del targets
-        return examine(question)
+        return question.ask()
 
     def answer(self, is_default: bool, scope: AnyDict | None) -> Answer:
         """Asks about a device or one object, and names what is found."""

@@ -53,7 +53,7 @@ def autograd_edges(tensors: list[Tensor], most_nodes: int = MOST_NODES) -> list[
 def _foreign_edges(objects: list[Tensor]) -> list[KeptTensors]:
     """Returns what objects of other libraries refer to, and the buffers of which they consist."""
     edges: list[KeptTensors] = []
-    asked, tables = asked_types(), table_types()
+    asked, tables = asked_types(many=True), table_types()
     if not asked and not tables:
         return edges
     kinds: dict[type, tuple[bool, bool]] = {}

@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from ..._native import Shown, dlpack_memory
+from ..._native import Shown, dlpack_memory, referents
 from ..references.locals import greenlet_frames
 from ..references.look import instance_dict, is_a, module_value, mro, read
 
@@ -23,19 +23,29 @@ _HOST, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
 
 def references_of(one: object) -> list[object]:
     """Returns the objects that an object refers to without a traverse slot; none for most."""
-    for kind, ask in _asked():
+    for kind, ask in _known((*_ASKED, *_MANY)):
         if is_a(one, kind):
             return [found for found in ask(one) if found is not None]
     return []
 
 
-def asked_types() -> list[type]:
-    """Returns the types whose objects `references_of` knows, as far as they are imported."""
-    return [kind for kind, _ in _asked()]
+def asked_types(*, many: bool = False) -> list[type]:
+    """Returns the types whose objects `references_of` knows, as far as they are imported; with `many`, also those
+    that are asked only where there is need."""
+    return [kind for kind, _ in _known((*_ASKED, *_MANY) if many else _ASKED)]
 
 
-def _asked() -> list[tuple[type, Ask]]:
-    found = [(module_value(module, name), ask) for module, name, ask in _ASKED]
+def owner_types(objects: Iterable[object]) -> list[type]:
+    """Returns the types of what may own some objects that only native code seems to have. There are too many
+    such owners to ask them without need."""
+    wanted = {
+        name for one in objects for kind, names in _OWNERS if is_a(one, kind) for name in names
+    }
+    return [kind for kind, _ in _known([row for row in _MANY if row[1] in wanted])]
+
+
+def _known(table: _Table) -> list[tuple[type, Ask]]:
+    found = [(module_value(module, name), ask) for module, name, ask in table]
     return [(kind, ask) for kind, ask in found if isinstance(kind, type)]
 
 
@@ -47,7 +57,14 @@ def _of_greenlet(one: Any) -> Iterator[object]:
     yield from greenlet_frames(one)
 
 
+def _of_dtype(one: Any) -> Iterator[object]:
+    # Both are views of a dict.
+    for name in ("metadata", "fields"):
+        yield from referents(read(one, name))
+
+
 Ask = Callable[[Any], Iterable[object]]
+_Table = Iterable[tuple[str, str, Ask]]
 _ASKED: tuple[tuple[str, str, Ask], ...] = (
     ("numpy", "flatiter", lambda one: (read(one, "base"),)),
     # One that was closed has no operands.
@@ -55,6 +72,14 @@ _ASKED: tuple[tuple[str, str, Ask], ...] = (
     ("numpy", "broadcast", lambda one: read(one, "iters") or ()),
     ("greenlet", "greenlet", _of_greenlet),
 )
+_MANY: tuple[tuple[str, str, Ask], ...] = (
+    ("numpy", "dtype", _of_dtype),
+    ("types", "CodeType", lambda one: (read(one, "co_consts"),)),
+    ("datetime", "datetime", lambda one: (read(one, "tzinfo"),)),
+    ("datetime", "time", lambda one: (read(one, "tzinfo"),)),
+)
+_OWNERS = ((dict, ("dtype",)), (tuple, ("CodeType",)), (datetime.tzinfo, ("datetime", "time")))
+"""By the type of an object: the names of the types that may own it."""
 
 
 class Place(NamedTuple):

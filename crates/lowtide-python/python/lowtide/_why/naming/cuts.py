@@ -15,6 +15,7 @@ from ..._native import HeapCut, HeldObject, printable
 from .. import rare
 from ..answer import Cut, Step
 from ..interpreter import registered_at
+from ..references.functions import LruCache
 from ..references.look import (
     full_type_name,
     is_a,
@@ -26,7 +27,7 @@ from ..references.look import (
 )
 from ..references.reference import Reference
 from ..references.shell import FAILED_CELL, OUTPUT, is_part
-from ..references.tensors import leaves_with_gradient_graph
+from ..references.tensors import is_tensor, leaves_with_gradient_graph
 from .code import Statement, fill, is_plain, is_readable, joined
 from .path import NamedPath
 
@@ -129,6 +130,8 @@ class Cuts:
     def _emptied(self, held: HeldObject) -> list[NamedStep]:
         """Returns the step that empties a container most of whose items hold memory, rather than drop it: the program
         goes on with it."""
+        if is_tensor(held.object) and held.pieces > 1:
+            return self._beside_parameters(held)
         container = held.object
         is_emptied = any(type(container) is kind for kind in _EMPTIED)
         if not is_emptied or len(container) > 2 * held.pieces:
@@ -152,7 +155,27 @@ class Cuts:
                 continue
             key = ReferenceKey(id(container), "clear", id(container))
             step = Step(path.text(), printable(joined([statement])), False, clear.kind, True)
-            return [NamedStep(step, key, statement, clear, "", is_entry=False)]
+            goes = f"all {len(container):,} items" if len(container) > held.pieces else ""
+            return [NamedStep(step, key, statement, clear, goes, is_entry=False)]
+        return []
+
+    def _beside_parameters(self, held: HeldObject) -> list[NamedStep]:
+        """Returns the step that takes from all parameters of a model what the program has put beside them."""
+        for path in map(self._path, held.paths):
+            model = path.model()
+            name = path.last_name()
+            code = None if model is None else model.code()
+            if model is None or code is None or name is None or not is_readable(code.run):
+                continue
+            verb = f"[setattr(one, {name!r}, None) for one in {{holder}}.parameters()]"
+            act = functools.partial(_drop_from_parameters, model.held(), name)
+            drop = Reference("", "attribute", verb, act)
+            statement = fill(drop, code, None)
+            if statement is None:
+                continue
+            step = Step(path.text(), printable(joined([statement])), False, drop.kind, True)
+            key = ReferenceKey(id(model.held()), name, 0)
+            return [NamedStep(step, key, statement, drop, "", is_entry=False)]
         return []
 
     def _without_callback(self, held: HeldObject) -> list[Cut]:
@@ -163,10 +186,11 @@ class Cuts:
             return []
         step = _undo_step(paths[0], undo)
         number = id(undo.function)
+        code = None if step.statement is None else _code([step.statement], collect=True)
         return [
             Cut(
                 steps=(step.step,),
-                code=None if step.statement is None else _code([step.statement], collect=True),
+                code=code if code is None or is_plain(code) else None,
                 freed_objects=1,
                 freed_bytes=held.bytes,
                 goes=(step.goes,) if step.goes else (),
@@ -258,6 +282,8 @@ class Cuts:
         steps = []
         held = path.held()
         goes = "" if held is target else known_as(held)
+        if type(path.holder()) is LruCache and (count := LruCache.cache_info(path.holder())[3]) > 1:
+            goes = f"all {count:,} entries"
         last_references: list[Reference | None] = [*path.last_references(target)]
         for last in last_references or [None]:
             statement = path.statement(last)
@@ -297,6 +323,12 @@ def _queues() -> list[type]:
     """Returns the classes of queues that count their unfinished tasks."""
     found = [module_value("queue", "Queue"), module_value("asyncio.queues", "Queue")]
     return [one for one in found if one is not None]
+
+
+def _drop_from_parameters(model: Any, name: str) -> None:
+    for one in module_value("torch.nn", "Module").parameters(model):
+        if name in one.__dict__:
+            setattr(one, name, None)
 
 
 def _drain(queue: Any) -> None:

@@ -141,11 +141,17 @@ class Naming:
         numbered = tuple(one for one in cuts if one.can_apply)
         for number, one in enumerate(numbered, start=1):
             one.number = number
-        frees = {number: one._pieces for number, one in enumerate(numbered, start=1)}
+        # What the walk does not know to be freed by a cut counts as a piece of its own.
+        sizes = dict(enumerate(self._found.sizes))
+        sizes |= {-one.number: one.freed_bytes for one in numbered if one.number}
+        frees = {
+            number: one._pieces or frozenset({-number})
+            for number, one in enumerate(numbered, start=1)
+        }
         if held_bytes is not None or len(frees) == 1:
             size = sum(one.freed_bytes - one.kept_bytes for one in numbered)
             return Plan(numbered, tuple(frees), held_bytes or size, _apply=self._apply)
-        needed, sizes = smallest(frees), self._found.sizes
+        needed = smallest(frees)
         size = sum(sizes[piece] for piece in frozenset().union(*frees.values()))
         size -= sum(one.kept_bytes for one in numbered if one.number in needed)
         return Plan(numbered, needed, size, _apply=self._apply)

@@ -14,7 +14,7 @@ from ..._native import printable
 from .. import rare
 from ..interpreter import of_native
 from ..references.contexts import task_name
-from ..references.look import AnyDict, is_a, namespace_of
+from ..references.look import AnyDict, is_a, is_name, module_value, namespace_of
 from ..references.reference import Reference
 from ..references.shell import FAILED_CELL, OUTPUT
 from ..references.tensors import has_gradient_graph, is_tensor, is_view
@@ -165,6 +165,20 @@ class NamedPath:
                 edges = self._edges[: number + 1]
                 return NamedPath(self._root, self._objects, edges, self._scope)
         return None
+
+    def model(self) -> NamedPath | None:
+        """Returns the path to the outermost model on this path whose parameter has the last object, or None."""
+        kind = module_value("torch.nn", "Module")
+        is_on_parameter = self._edges and is_tensor(self.holder())
+        for number, edge in enumerate(self._edges if is_on_parameter and kind is not None else ()):
+            if is_a(self._objects[edge.start], kind):
+                return NamedPath(self._root, self._objects, self._edges[:number], self._scope)
+        return None
+
+    def last_name(self) -> str | None:
+        """Returns the name of the attribute in which the last object is, or None."""
+        step = self._edges[-1].reference.step if self._edges else ""
+        return step[1:] if is_name(step[1:]) else None
 
     def is_inside_module(self) -> bool:
         """Returns whether the path leads over something that a module has in native code, without a name."""

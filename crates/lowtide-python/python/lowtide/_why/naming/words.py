@@ -35,7 +35,7 @@ NATIVE_ROOT = "native code's"
 _FOLDED_FROM = 32
 _LONGEST_PERIOD = 4
 _CO_OPTIMIZED = 0x1
-_GRAPH_OF = "autograd graph of "
+GRAPH_OF = "autograd graph of "
 
 RootKind: TypeAlias = Literal["modules", "frame", "exception", "interpreter", "native"]
 
@@ -120,7 +120,7 @@ def _fold(parts: list[str]) -> list[str]:
     while at < len(parts):
         period, times = repeats(parts, at) if folded and parts[at][:1] in (".", "[") else (1, 1)
         if times >= _FOLDED_FROM:
-            kept = folded[:1] if folded[0] == _GRAPH_OF else []
+            kept = folded[:1] if folded[0] == GRAPH_OF else []
             begin = "".join(folded[len(kept) :])
             step = "".join(parts[at : at + period])
             loop = f"functools.reduce(lambda at, _: at{step}, range({times}), {begin})"
@@ -222,8 +222,8 @@ def _step(text: PathText, holder: object, held: object, reference: Reference) ->
         if task_name(holder) is not None:
             _enter_task(text, holder)
     elif kind == "autograd graph":
-        if text.parts[:1] != [_GRAPH_OF]:
-            text.parts = [_GRAPH_OF, *text.parts]
+        if text.parts[:1] != [GRAPH_OF]:
+            text.parts = [GRAPH_OF, *text.parts]
     elif kind == "item" and type(holder) is dict and namespace_of(holder) is not None:
         text.add(f".{step[2:-2]}" if step[2:-2].isidentifier() else step)
     elif type(holder) is CellType and named_cell:

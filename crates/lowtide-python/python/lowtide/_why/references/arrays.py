@@ -46,6 +46,8 @@ def read_array(holder: Any, held: object) -> Iterator[Reference]:
     array = module_value("numpy", "ndarray")
     if read(holder, "base") is held:
         yield Reference(".base", "memory of", why_not=_WHY)
+    if array.dtype.__get__(holder) is held:
+        yield Reference(".dtype", "memory of", why_not="an array keeps its dtype: drop the array")
     if array.dtype.__get__(holder).hasobject:
         # As a plain array: a subclass may run its own code.
         yield from _objects(array, array.view(holder, array), "", held)
@@ -67,6 +69,22 @@ def _objects(array: Any, values: Any, before: str, held: object) -> Iterator[Ref
                 index = module_value("numpy", "unravel_index")(number, shape)
                 step = before + (f"[{', '.join(map(str, index))}]" if index else "[()]")
                 yield Reference(step, "element", "{path} = None")
+
+
+def read_dtype(holder: Any, held: object) -> Iterator[Reference]:
+    """Yields the metadata of a dtype, and its fields."""
+    why = "a dtype cannot be changed: drop it, and the arrays that have it"
+    for name in ("metadata", "fields"):
+        if any(one is held for one in referents(read(holder, name))):
+            reach = f"gc.get_referents({{holder}}.{name})[0]"
+            yield Reference(f".{name}", "memory of", why_not=why, reach=reach, imports=("gc",))
+
+
+def read_zone(holder: Any, held: object) -> Iterator[Reference]:
+    """Yields the time zone of a time."""
+    if read(holder, "tzinfo") is held:
+        why = "a time keeps its zone: drop it, or put one with another zone in its place"
+        yield Reference(".tzinfo", "attribute", why_not=why)
 
 
 def read_row(holder: Any, held: object) -> Iterator[Reference]:

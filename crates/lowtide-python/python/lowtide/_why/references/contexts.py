@@ -246,6 +246,14 @@ def _is_of_this_thread(holder: object, owner: object) -> bool:
     return any(key is owner for table in tables for key, _ in pairs(table))
 
 
+def read_ssl(holder: object, held: object) -> Iterator[Reference]:
+    """Yields the callback that chooses a certificate by the server's name."""
+    # The class of Python shows the function inside of it.
+    getter = vars(module_value("_ssl", "_SSLContext"))["sni_callback"]
+    if getter.__get__(holder) is held:
+        yield Reference(".sni_callback", "callback", "{path} = None")
+
+
 def read_handle(holder: object, held: object) -> Iterator[Reference]:
     """Yields the function and arguments of a call that an event loop has scheduled."""
     for name, _, value in members(holder):
