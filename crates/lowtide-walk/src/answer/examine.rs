@@ -281,8 +281,8 @@ impl Answering<'_, '_> {
             Kind::Dict | Kind::Container => {
                 let object = heap.object(self.found.py, node);
                 let is_mixed = object.is_some_and(|one| {
-                    let list = one.cast_exact::<PyList>().map(|list| list.len()).ok();
-                    let len = one.cast::<PyDict>().map(|dict| dict.len()).ok().or(list);
+                    let list = one.cast_exact::<PyList>().map(PyListMethods::len).ok();
+                    let len = one.cast::<PyDict>().map(PyDictMethods::len).ok().or(list);
                     len.is_some_and(|len| len > parts.len())
                 });
                 has_few && (is_mixed || parts.iter().any(is_model))
