@@ -7,7 +7,7 @@
 use std::sync::Mutex;
 
 use lowtide::device::{Bytes, DeviceId, Error as DeviceError, Source, Usage};
-use lowtide::release::{Allocator, AllocatorCounts, Failure, Gauge, LedgerLine};
+use lowtide::release::{Allocator, AllocatorCounts, Failure, Gauge, LedgerKind, LedgerLine};
 use lowtide_walk::call_method;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -23,6 +23,8 @@ pub(crate) struct PythonDevice {
     id: DeviceId,
     noise: Bytes,
     grain: Bytes,
+    /// What the allocator counted last, where that takes long.
+    counted: Option<Mutex<Option<AllocatorCounts>>>,
     /// Questions that failed since `take_failed_questions` was last called, as text.
     failed_questions: Mutex<Vec<String>>,
 }
@@ -32,7 +34,9 @@ impl PythonDevice {
         let name: String = object.getattr("name")?.extract()?;
         let size = |name: &str| object.getattr(name).ok().and_then(|size| size.extract().ok());
         let (noise, grain) = (size("noise_bytes"), size("grain_bytes"));
+        let counts_slowly = object.getattr("counts_slowly").and_then(|slow| slow.extract());
         Ok(PythonDevice {
+            counted: counts_slowly.unwrap_or(false).then(Mutex::default),
             id: name.parse().map_err(|error| PyValueError::new_err(format!("{error}")))?,
             noise: noise.map_or(Bytes::ZERO, Bytes),
             grain: grain.map_or(Bytes(1), Bytes),
@@ -141,15 +145,36 @@ impl Allocator for PythonDevice {
     }
 
     fn counts(&self) -> AllocatorCounts {
-        self.ask_or("what its allocator holds", AllocatorCounts::default(), |device| {
+        if let Some(known) = self.counted.as_ref().and_then(|counted| *lock(counted)) {
+            return known;
+        }
+        let counts = self.ask_or("what its allocator holds", AllocatorCounts::default(), |device| {
             let counts = call_method(device, "counts")?;
             let counts = *counts.cast::<values::AllocatorCounts>()?.get();
             let allocated = Bytes(counts.allocated_bytes);
             Ok(AllocatorCounts { allocated, reserved: Bytes(counts.reserved_bytes) })
-        })
+        });
+        if let Some(counted) = &self.counted {
+            *lock(counted) = Some(counts);
+        }
+        counts
+    }
+
+    fn recount(&self) {
+        if let Some(counted) = &self.counted {
+            *lock(counted) = None;
+        }
     }
 
     fn lines(&self) -> Vec<LedgerLine> {
+        if self.counted.is_some() {
+            let AllocatorCounts { allocated, reserved } = self.counts();
+            let name = format!("{} allocator", self.id);
+            let cached = reserved.saturating_sub(allocated);
+            let lines = [(LedgerKind::Live, allocated), (LedgerKind::Cached, cached)];
+            let lines = lines.map(|(kind, bytes)| LedgerLine { kind, name: name.clone(), bytes });
+            return lines.into_iter().filter(|line| line.bytes > Bytes::ZERO).collect();
+        }
         self.ask_or("its ledger", Vec::new(), |device| {
             let lines: Vec<Py<ledger::LedgerLine>> = call_method(device, "lines")?.extract()?;
             Ok(lines.iter().map(|line| line.get().0.clone()).collect())

@@ -65,15 +65,15 @@ impl Releaser {
     /// Returns what the question to the collectors freed, as a rung: a collector may look at young
     /// objects to answer it.
     fn freed_by_asking(&self, before: Reading, began: Duration) -> Option<RungReceipt> {
-        let (after, noise) = (self.inventory().read(), self.inventory().noise());
+        let inventory = self.inventory();
+        if inventory.read_as_counted().is_like(&before, inventory.noise()) {
+            return None;
+        }
+        let after = inventory.read();
         let took_s = self.clock().since(began).as_secs_f64();
         let freed_bytes = after.freed_since(&before);
-        (!after.is_like(&before, noise)).then(|| RungReceipt {
-            after,
-            freed_bytes,
-            took_s,
-            ..untouched(RungName::Collect, 1, before)
-        })
+        let rung = untouched(RungName::Collect, 1, before);
+        Some(RungReceipt { after, freed_bytes, took_s, ..rung })
     }
 }
 

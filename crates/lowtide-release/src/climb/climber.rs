@@ -51,7 +51,7 @@ pub(crate) fn receipt(
     let device = inventory.gauge().map(Gauge::id);
     let mut receipt = Receipt::new(&request.name, device, verdict, readings);
     receipt.target = request.to;
-    receipt.ledger = inventory.ledger();
+    receipt.ledger = inventory.ledger_as_counted();
     receipt
 }
 
@@ -70,6 +70,21 @@ pub(crate) fn untouched(rung: RungName, attempt: u32, before: Reading) -> RungRe
         settling: Settling::Steady,
         took_s: 0.0,
     }
+}
+
+impl Progress {
+    /// Returns whether a rung was climbed. The collectors were asked before the first, and may have
+    /// collected something then.
+    fn has_climbed(&self) -> bool {
+        self.rungs.iter().any(|rung| !matches!(rung.outcome, RungOutcome::Skipped { .. }))
+    }
+}
+
+/// Returns whether a rung has found nothing to free. Of rungs that are not ours nothing is assumed.
+fn is_idle(name: &RungName, outcome: &RungOutcome, climbed: &Climbed) -> bool {
+    [RungName::Collect, RungName::Trim].contains(name)
+        && *outcome == RungOutcome::Done
+        && climbed.touched.is_empty()
 }
 
 impl Climber<'_> {
@@ -172,7 +187,7 @@ impl Climber<'_> {
                 // Also of a rung in its place.
                 let takes = !placed.rung.lets_work_go_on();
                 let placed = self.replacement(placed);
-                let (rung, stopped) = self.climb_rung(&placed, takes, attempt, progress.last);
+                let (rung, stopped) = self.climb_rung(&placed, takes, attempt, progress);
                 // It climbs the rungs below it once more. If that frees nothing, neither would another attempt,
                 // which in a large heap takes seconds.
                 if rung.rung == RungName::Fallback && rung.outcome == RungOutcome::Done {
@@ -208,9 +223,9 @@ impl Climber<'_> {
         placed: &Placed,
         takes: bool,
         attempt: u32,
-        before: Reading,
+        progress: &Progress,
     ) -> (RungReceipt, bool) {
-        let rung = &placed.rung;
+        let (rung, before) = (&placed.rung, progress.last);
         let receipt = untouched(rung.name(), attempt, before);
         let expected_bytes = match catch_unwind(AssertUnwindSafe(|| rung.expect(self.inventory))) {
             Ok(Expectation::Bytes(bytes)) => bytes,
@@ -226,7 +241,8 @@ impl Climber<'_> {
         let began = clock.now();
         let (outcome, climbed) = self.work(placed, takes);
         let took_s = clock.since(began).as_secs_f64();
-        let (after, settling) = self.read();
+        let is_idle = is_idle(&rung.name(), &outcome, &climbed) && progress.has_climbed();
+        let (after, settling) = self.read_after(&before, is_idle);
         let receipt = RungReceipt {
             outcome,
             touched: climbed.touched,
@@ -294,6 +310,19 @@ impl Climber<'_> {
         let read = || self.inventory.read_device();
         let (device, settling) = read_settled(self.climb.clock(), self.inventory.noise(), read);
         (self.inventory.with_counts(device), settling)
+    }
+
+    /// Reads behind a rung. One that was idle has changed no counts, unless others did.
+    fn read_after(&self, before: &Reading, is_idle: bool) -> (Reading, Settling) {
+        if !is_idle {
+            self.inventory.recount();
+        }
+        let (after, settling) = self.read();
+        if !is_idle || after.is_like(before, self.inventory.noise()) {
+            return (after, settling);
+        }
+        self.inventory.recount();
+        (self.inventory.with_counts(after), settling)
     }
 
     fn noise(&self) -> i64 {

@@ -272,6 +272,7 @@ impl Releaser {
     fn climb_in_time(&self, request: &Request) -> Receipt {
         let began = self.clock.now();
         let mut receipt = self.climb_or_refuse(request);
+        self.inventory().recount();
         receipt.took_s = (self.clock.since(began) + request.planned).as_secs_f64();
         receipt
     }
@@ -288,6 +289,7 @@ impl Releaser {
         };
         if request.ladder.lets_work_go_on() {
             let _turn = inner.turn();
+            inner.inventory.recount();
             // A pause has the gate closed and waits for this release: so does every hook of it.
             let closes = inner.gate.is_inside().then_some(&inner.gate);
             let mut receipt = self.climb_by_need(request, closes);
@@ -304,6 +306,7 @@ impl Releaser {
             Err(busy) => return inner.busy_gate(request, &busy),
         };
         let _turn = inner.turn();
+        inner.inventory.recount();
         if inner.inventory.may_sleep() {
             // Before the climb, because a sleep that is left behind goes on after it.
             closed.mark_asleep();

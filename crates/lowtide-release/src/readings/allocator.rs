@@ -26,6 +26,10 @@ pub trait Allocator: Send + Sync {
     /// Returns how much memory the allocator has.
     fn counts(&self) -> AllocatorCounts;
 
+    /// Says that the counts may have changed. Only an allocator for which counting takes long remembers
+    /// them until then.
+    fn recount(&self) {}
+
     /// Returns the allocator's lines of the ledger. They add up to `reserved`.
     fn lines(&self) -> Vec<LedgerLine>;
 

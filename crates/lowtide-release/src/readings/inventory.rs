@@ -198,7 +198,19 @@ impl Inventory {
     /// that inherited the releaser, and in a gauge, an allocator or an account that is being asked for
     /// its own number: it would be asked again, without end.
     pub fn read(&self) -> Reading {
+        self.recount();
+        self.read_as_counted()
+    }
+
+    /// Reads the same, with what was counted last of allocators for which that takes long.
+    pub(crate) fn read_as_counted(&self) -> Reading {
         self.with_counts(self.read_device())
+    }
+
+    /// Says that what the allocators have counted may have changed.
+    pub(crate) fn recount(&self) {
+        let Some(_asking) = self.asking() else { return };
+        self.allocators().iter().for_each(|allocator| or_default(|| allocator.recount()));
     }
 
     /// Reads the device's number alone. To ask the allocators takes longer: a C library looks through its
@@ -213,6 +225,7 @@ impl Inventory {
     /// Puts the allocators' own numbers beside the device's.
     pub(crate) fn with_counts(&self, mut reading: Reading) -> Reading {
         let Some(_asking) = self.asking() else { return reading };
+        (reading.allocated, reading.reserved) = Default::default();
         for allocator in self.allocators() {
             let own = or_default(|| allocator.counts());
             reading.allocated += own.allocated;
@@ -234,6 +247,12 @@ impl Inventory {
     /// Returns a breakdown of all device memory in use; `None` where the device cannot be asked, and
     /// where [`Inventory::read`] reads nothing.
     pub fn ledger(&self) -> Option<Ledger> {
+        self.recount();
+        self.ledger_as_counted()
+    }
+
+    /// Returns the same, with what was counted last of allocators for which that takes long.
+    pub(crate) fn ledger_as_counted(&self) -> Option<Ledger> {
         let gauge = self.gauge()?;
         let _asking = self.asking()?;
         let driver = gauge.usage().ok()?.in_use();

@@ -53,11 +53,11 @@ impl Rung for Collect {
 /// Collects and trims in turn until nothing more is freed.
 fn collect(inventory: &Inventory, climb: &Climb, is_full: bool) -> Climbed {
     let mut climbed = Climbed::default();
-    let mut before = inventory.read();
+    let mut before = inventory.read_as_counted();
     for number in 0..MOST_ROUNDS {
         run_at(HookPoint::Collect, inventory, climb, Round { number, is_full }, &mut climbed);
         trim_all(inventory, climb, &mut climbed);
-        let after = inventory.read();
+        let after = inventory.read_as_counted();
         let is_settled = after.is_like(&before, inventory.noise());
         if is_settled && number + 1 >= LEAST_ROUNDS {
             break;

@@ -25,6 +25,8 @@ class Device:
     """Changes of at most this size happen by themselves and prove nothing."""
     grain_bytes: int = 1
     """The unit in which the device counts: less may be freed without a change of the number."""
+    counts_slowly: bool = False
+    """Whether a release asks for `counts` only behind what may have changed them, as that takes long."""
 
     def __init__(self, name: str, index: int) -> None:
         self.name = name
