@@ -148,12 +148,13 @@ impl Allocator for PythonDevice {
         if let Some(known) = self.counted.as_ref().and_then(|counted| *lock(counted)) {
             return known;
         }
-        let counts = self.ask_or("what its allocator holds", AllocatorCounts::default(), |device| {
-            let counts = call_method(device, "counts")?;
-            let counts = *counts.cast::<values::AllocatorCounts>()?.get();
-            let allocated = Bytes(counts.allocated_bytes);
-            Ok(AllocatorCounts { allocated, reserved: Bytes(counts.reserved_bytes) })
-        });
+        let counts =
+            self.ask_or("what its allocator holds", AllocatorCounts::default(), |device| {
+                let counts = call_method(device, "counts")?;
+                let counts = *counts.cast::<values::AllocatorCounts>()?.get();
+                let allocated = Bytes(counts.allocated_bytes);
+                Ok(AllocatorCounts { allocated, reserved: Bytes(counts.reserved_bytes) })
+            });
         if let Some(counted) = &self.counted {
             *lock(counted) = Some(counts);
         }

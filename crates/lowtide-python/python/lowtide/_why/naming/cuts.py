@@ -282,7 +282,8 @@ class Cuts:
         steps = []
         held = path.held()
         goes = "" if held is target else known_as(held)
-        if type(path.holder()) is LruCache and (count := LruCache.cache_info(path.holder())[3]) > 1:
+        holder: Any = path.holder()
+        if type(holder) is LruCache and (count := LruCache.cache_info(holder)[3]) > 1:
             goes = f"all {count:,} entries"
         last_references: list[Reference | None] = [*path.last_references(target)]
         for last in last_references or [None]:
