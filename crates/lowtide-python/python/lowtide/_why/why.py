@@ -39,12 +39,13 @@ def why(target: object = None, device: object = None, *, since: Mark | None = No
 
     The interpreter's lock is held meanwhile; the answer says for how long.
     """
+    began = time.perf_counter()
     name = None if target is not None and device is None else _device_name(device)
     is_new = target is None and since is not None
     targets = None if target is None else [target]
     asking = _Asking(since.grown(name)[0] if is_new and since else targets, name, grouped=is_new)
     del target, targets
-    answer = asking.answer(device is None and device_of(None) is None, caller_scope())
+    answer = asking.answer(device is None and device_of(None) is None, caller_scope(), began)
     plans().remember(answer.plan)
     return answer
 
@@ -89,14 +90,14 @@ class _Asking:
         del targets
         return question.ask()
 
-    def answer(self, is_default: bool, scope: AnyDict | None) -> Answer:
-        """Asks about a device or one object, and names what is found."""
-        began = time.perf_counter()
+    def answer(self, is_default: bool, scope: AnyDict | None, began: float) -> Answer:
+        """Asks about a device or one object, and names what is found. It was asked at `began`."""
         is_about_one = self._targets is not None and not self._grouped
         text = full_type_name(type(self._targets[0])) if is_about_one and self._targets else None
         with EXAMINING.alone():
+            asked = time.perf_counter()
             found = self.ask()
-            waited_s = time.perf_counter() - began
+            waited_s = time.perf_counter() - asked
             name = self._device
             device = None if name in (None, "cpu") else device_of(name)
             answer = Naming(found, self.apply, scope).answer(device, name, text, waited_s)

@@ -11,14 +11,15 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import Context
 from types import FrameType, ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..._runtime.heap import expression_for_all
 from ..interpreter import is_current, kept
-from ..references.contexts import task_name, thread_name
+from ..references.contexts import task_name, task_type, thread_name
 from ..references.look import (
     AnyDict,
     class_dict,
@@ -29,6 +30,7 @@ from ..references.look import (
     literal,
     module_dict,
     module_value,
+    mro,
     namespace_of,
 )
 from ..references.reference import Reference
@@ -86,39 +88,119 @@ def plain_names(text: str) -> str:
     return text.replace(_HERE, "sys.modules['__main__']")
 
 
-def expression(
-    objects: Sequence[object], edges: Sequence[Edge], scope: AnyDict | None
-) -> Code | None:
-    """Returns the expression for the last object of a path, or None if there is none.
+class Names:
+    """Where on a path objects have names of their own: expressions begin there. They are looked for once,
+    however many parts of the path are written.
 
-    `scope` is the namespace in which it will run.
+    `scope` is the namespace in which an expression will run.
     """
-    return _from_name(objects, edges, scope) or _from_task(objects, edges)
+
+    __slots__ = ("_edges", "_found", "_limits", "_objects", "_scope", "made")
+
+    def __init__(
+        self, objects: Sequence[object], edges: Sequence[Edge], scope: AnyDict | None
+    ) -> None:
+        self._objects, self._edges, self._scope = objects, edges, scope
+        self._found: tuple[list[int], list[int]] | None = None
+        self._limits: dict[int, int] = {}
+        self.made: dict[object, Any] = {}
+        """What was made of parts of the path, each with the last edge."""
+
+    def expression(self, edges: Sequence[Edge]) -> Code | None:
+        """Returns the expression for the last object of some edges, or None if there is none. All but the last
+        two are as on the path."""
+        return self._from_name(edges) or self._from_task(edges)
+
+    def may_reach(self, count: int) -> bool:
+        """Returns whether there may be an expression for the end of so many edges of the path."""
+        return any(count < self._limit(_before(at, count) or 0) for at in self._starts())
+
+    def _from_task(self, edges: Sequence[Edge]) -> Code | None:
+        """Returns the expression that begins at the last task of the path: every task can be found by its
+        name, also where only code that runs in another thread has it."""
+        for at in self._places(edges, self._starts()[1]):
+            start = _task(self._objects[edges[at - 1].end] if at else self._objects[0])
+            if start is not None:
+                return _along(start, edges[at:])
+        return None
+
+    def _from_name(self, edges: Sequence[Edge]) -> Code | None:
+        """Returns the expression that begins at the last object of the path with a name of its own."""
+        for at in self._places(edges, self._starts()[0]):
+            start = _start_at(self._objects, edges, at, self._scope)
+            if start is not None:
+                return _along(start, edges[at:])
+        start = _kept(self._objects[0])
+        return None if start is None else _along(start, edges)
+
+    def _places(self, edges: Sequence[Edge], found: list[int]) -> Iterator[int]:
+        """Yields where a name may be on some edges, the last first."""
+        count = len(edges)
+        yield from range(count, max(count - 2, -1), -1)
+        before = _before(found, count - 2)
+        if before is not None:
+            yield before
+
+    def _starts(self) -> tuple[list[int], list[int]]:
+        """Returns the numbers of edges behind which an object has a name, and those behind which a task is."""
+        if self._found is None:
+            named: list[int] = []
+            tasks: list[int] = []
+            of_type: dict[int, bool] = {}
+            ends = [self._objects[0], *(self._objects[edge.end] for edge in self._edges)]
+            for at, value in enumerate(ends):
+                may_have_one = of_type.get(id(type(value)))
+                if may_have_one is None:
+                    may_have_one = of_type[id(type(value))] = _may_be_named(type(value))
+                is_output = at > 0 and self._edges[at - 1].reference.kind == OUTPUT
+                if not (may_have_one or is_output):
+                    continue
+                if _start_at(self._objects, self._edges, at, self._scope) is not None:
+                    named.append(at)
+                if type(value) is not dict and _task(value) is not None:
+                    tasks.append(at)
+            self._found = named, tasks
+        return self._found
+
+    def _limit(self, at: int) -> int:
+        """Returns the number of edges from which on no expression that begins behind `at` edges reaches."""
+        if at not in self._limits:
+            self._limits[at] = at + _writable(self._edges[at:])
+        return self._limits[at]
 
 
-def _from_task(objects: Sequence[object], edges: Sequence[Edge]) -> Code | None:
-    """Returns the expression that begins at the last task of the path: every task can be found by its
-    name, also where only code that runs in another thread has it."""
-    for at in range(len(edges), -1, -1):
-        start = _task(objects[edges[at - 1].end] if at else objects[0])
-        if start is not None:
-            return _along(start, edges[at:])
-    return None
+def _before(found: list[int], most: int) -> int | None:
+    """Returns the last of some numbers in order that is at most so large, or None."""
+    at = bisect_right(found, most)
+    return found[at - 1] if at else None
 
 
-def _from_name(
-    objects: Sequence[object], edges: Sequence[Edge], scope: AnyDict | None
-) -> Code | None:
-    """Returns the expression that begins at the last object of the path with a name of its own."""
-    at = len(edges)
-    while (start := _start_at(objects, edges, at, scope)) is None:
-        if at == 0:
-            start = _kept(objects[0])
-            if start is None:
-                return None
+def _may_be_named(cls: type) -> bool:
+    """Returns whether objects of a class may have a name of their own, or be tasks."""
+    kinds = [ModuleType, dict, FrameType, type(sys.modules), type(running_shell())]
+    known = (("threading", "Thread"), ("logging", "Logger"), ("asyncio.tasks", "_PyTask"))
+    kinds += [task_type(), *(module_value(*one) for one in known)]
+    return any(one is kind for one in mro(cls) for kind in kinds if kind is not None)
+
+
+def _writable(edges: Sequence[Edge]) -> int:
+    """Returns the number of edges from which on an expression over them has too many steps, or one without
+    Python for it."""
+    templates: list[str] = []
+    ends: list[int] = []
+    for number, edge in enumerate(edges):
+        # What follows a name of a module is written in another way.
+        reach = edge.reference.reach or ("" if number else "{holder}")
+        if not reach:
             break
-        at -= 1
-    return _along(start, edges[at:])
+        templates += [reach] * edge.times
+        ends.append(len(templates))
+    at = steps = 0
+    while at < len(templates) and steps <= _MOST_STEPS:
+        period, times = repeats(templates, at)
+        at += period * times
+        steps += 1
+    return bisect_left(ends, at) + 1 if steps > _MOST_STEPS else len(ends) + 1
 
 
 def _along(start: Code, edges: Sequence[Edge]) -> Code | None:
@@ -127,6 +209,7 @@ def _along(start: Code, edges: Sequence[Edge]) -> Code | None:
         return start
     templates: list[str] = []
     imports, remarks = set(start.imports), [*start.remarks]
+    seen: set[int] = set()
     for number, edge in enumerate(edges):
         reference = edge.reference
         reach = reference.reach
@@ -135,6 +218,9 @@ def _along(start: Code, edges: Sequence[Edge]) -> Code | None:
         if not reach:
             return None
         templates += [reach] * edge.times
+        if id(reference) in seen:
+            continue
+        seen.add(id(reference))
         imports.update(reference.imports if _needs(reach) else ())
         if reference.remark and not (number == 0 and start.is_names):
             remarks.append(reference.remark)
@@ -195,11 +281,11 @@ def _start(value: object, scope: AnyDict | None) -> Code | None:
     """Returns the name that an object has by itself, or None."""
     if value is sys.modules:
         return Code("sys.modules", "sys.modules", frozenset({"sys"}))
-    if is_a(value, ModuleType):
-        return _module(module_dict(value), scope)  # type: ignore[arg-type]
     if type(value) is dict or (type(value) is FrameType and is_module_frame(value)):
         code = _module(value.f_globals if type(value) is FrameType else value, scope)
         return None if code is None else code._replace(is_names=True)
+    if is_a(value, ModuleType):
+        return _module(module_dict(value), scope)  # type: ignore[arg-type]
     if thread_name(value) is not None:
         return _thread(value)
     is_shell = value is not None and value is running_shell()

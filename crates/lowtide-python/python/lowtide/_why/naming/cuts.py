@@ -375,10 +375,12 @@ def _passes(objects: Sequence[object], ends: set[tuple[int, int]]) -> bool:
 
 def _registered(ways: list[NamedPath]) -> NamedPath | None:
     """Returns the path to the entry of a cache or queue that all ways to an object lead over."""
-    failed = [way.entry(FAILED_CELL) for way in ways]
-    if None not in failed:
-        return failed[0]
-    entries = [way.entry() for way in ways]
+    if all(way.entry(FAILED_CELL) for way in ways):
+        return ways[0].entry(FAILED_CELL)
+    first = ways[0].entry()
+    if first is None:
+        return None
+    entries = [first, *(way.entry() for way in ways[1:])]
     known = [entry for entry in entries if entry is not None and entry.statement() is not None]
     if len(known) == len(ways) and len({id(entry.holder()) for entry in known}) == 1:
         return known[0]
@@ -389,7 +391,8 @@ def _written(ways: list[NamedPath], target: object) -> NamedPath:
     """Returns the first way whose references are cut by statements, one that a person would write if there
     is one; else the first."""
     written = []
-    for way in ways:
+    # Where nobody would write the shortest way, because it is very long, so are the others.
+    for way in ways[:1] if ways[0].is_long() else ways:
         statements = [way.statement(last) for last in way.last_references(target)]
         known = [one for one in statements if one is not None]
         if len(known) == len(statements):

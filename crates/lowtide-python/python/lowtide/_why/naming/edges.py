@@ -4,7 +4,7 @@ The heap's path runs through dicts, cells, tracebacks and tables that nobody typ
 are joined into the steps of an expression (`runner.pooling_runner.model`).
 
 A linked list of a million elements is a path of a million links. To find the name of a reference
-takes many questions; to see that it has the same name as the one before takes one. Equal links that
+takes many questions; to see that it has the same name as one before takes one. Equal links that
 follow each other become one edge.
 """
 
@@ -31,6 +31,8 @@ from ..references.tensors import graph_reference, has_graph, is_storage, is_tens
 
 _FARTHEST_HOPS = 5
 _MOST_LED_TO = 10_000
+_MOST_WAYS = 8
+_MANY_TIMES = 8
 
 
 class Edge(NamedTuple):
@@ -53,25 +55,29 @@ class Edge(NamedTuple):
 def path_edges(objects: Sequence[object]) -> list[Edge]:
     """Returns the path as references that people know, each as long as possible."""
     edges: list[Edge] = []
-    ways: dict[int, _Way | None] = {}
+    ways: dict[int, list[_Way]] = {}
     last, start = len(objects) - 1, 0
     while start < last:
         holder = objects[start]
-        way = ways.get(id(type(holder)))
-        # The last step is looked at closely: it may be cut.
-        times = 0 if way is None else way.times(objects, start, last)
-        if way is not None and times:
-            before = edges[-1]
-            end = start + times * way.hops
-            if before.reference is way.reference and before.end == start:
-                edges[-1] = Edge(before.start, end, way.reference, before.times + times)
-            else:
-                edges.append(Edge(start, end, way.reference, times))
+        known = ways.setdefault(id(type(holder)), [])
+        for way in known:
+            end = start + way.hops
+            # The last step is looked at closely: it may be cut.
+            if end < last and way.leads(holder, objects[end]):
+                before = edges[-1]
+                if before.reference is way.reference and before.end == start:
+                    times = 1 if before.times < _MANY_TIMES else way.times(objects, start, last)
+                    end = start + times * way.hops
+                    edges[-1] = Edge(before.start, end, way.reference, before.times + times)
+                else:
+                    edges.append(Edge(start, end, way.reference))
+                break
         else:
             edge = _farthest(objects, start)
             edges.append(edge)
             end = edge.end
-            ways[id(type(holder))] = _way(holder, edge)
+            new = _way(holder, edge)
+            known[:] = [*([] if new is None else [new]), *known][:_MOST_WAYS]
         start = end
     return edges
 
@@ -90,6 +96,13 @@ class _Way:
         self.hops = edge.end - edge.start
         self._class = type(holder)
         self._get = get
+
+    def leads(self, holder: object, held: object) -> bool:
+        """Returns whether the step leads from one object of the type to another."""
+        try:
+            return next(self._get((holder,))) is held
+        except (AttributeError, IndexError, TypeError, SystemError):
+            return False
 
     def times(self, objects: Sequence[object], start: int, last: int) -> int:
         """Returns how often the same step leads on from `objects[start]`, short of `objects[last]`.

@@ -7,6 +7,7 @@ stays in the answer.
 from __future__ import annotations
 
 import threading
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -23,9 +24,10 @@ from ..references.look import AnyDict, full_type_name, is_a, module_value, type_
 from ..references.shell import OUTPUT
 from ..references.tensors import has_graph
 from .cuts import Cuts, NamedStep
-from .path import NamedPath
-from .words import Root
+from .path import LONG, NamedPath
+from .words import Root, module_name
 
+_FIRST = 64
 _WORTH_BYTES = 1 << 20
 """Below this size, memory that no Python object holds is not mentioned."""
 
@@ -43,6 +45,7 @@ class Naming:
         self._found = found
         self._apply = apply
         self._scope = scope
+        self._known: dict[tuple[Root, bytes], NamedPath] = {}
         # A copy: threads begin and end meanwhile.
         threads = list(dict.items(threading._active))  # type: ignore[attr-defined]
         self._threads = {number: thread_name(thread) for number, thread in threads}
@@ -171,7 +174,19 @@ class Naming:
             objects = rare.without_list(objects)
         if registered_at(objects) is not None:
             objects = objects[1:]
-        return NamedPath(self._root(path, objects), objects, scope=self._scope)
+        root = self._root(path, objects)
+        if len(objects) < LONG:
+            return NamedPath(root, objects, scope=self._scope)
+        # Holders and cuts ask for the same long way by several beginnings, and what is before a module does not
+        # matter.
+        begins = [at for at, one in enumerate(objects[:_FIRST]) if module_name(one) is not None]
+        if begins:
+            objects = objects[begins[-1] :]
+            root = Root("modules", module_name(objects[0]) or "")
+        key = (root, array("Q", map(id, objects)).tobytes())
+        if key not in self._known:
+            self._known[key] = NamedPath(root, objects, scope=self._scope)
+        return self._known[key]
 
     def _root(self, path: HeapPath, objects: list[object]) -> Root:
         if path.root in ("frame", "exception"):

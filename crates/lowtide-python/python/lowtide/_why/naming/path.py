@@ -6,9 +6,10 @@ a million elements, all of them are compared.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
+from itertools import compress, count, product
 from types import ModuleType
+from typing import TypeVar
 
 from ..._native import printable
 from .. import rare
@@ -18,11 +19,15 @@ from ..references.look import AnyDict, is_a, is_name, module_value, namespace_of
 from ..references.reference import Reference
 from ..references.shell import FAILED_CELL, OUTPUT
 from ..references.tensors import has_gradient_graph, is_tensor, is_view
-from .code import Code, Statement, expression, fill, is_readable, shell_code
+from .code import Code, Names, Statement, fill, is_readable, shell_code
 from .edges import Edge, last_references, path_edges, without_way_back
 from .words import Root, write
 
+T = TypeVar("T")
+
 _OF_CODE = ("local", "stack", "frame", "awaits", "coroutine")
+LONG = 1000
+"""Paths with so many objects are named once, and no person would write them."""
 _GUTTING = ("closure", "cell", "argument")
 """References that a function fails without. Its holder is cut instead, where that is possible."""
 _PUT = ("attribute", "element", "hook", "item")
@@ -45,7 +50,7 @@ class NamedPath:
     `scope` is the namespace in which statements will run.
     """
 
-    __slots__ = ("_edges", "_objects", "_root", "_scope")
+    __slots__ = ("_known_edges", "_known_names", "_objects", "_root", "_scope")
 
     def __init__(
         self,
@@ -53,11 +58,34 @@ class NamedPath:
         objects: Sequence[object],
         edges: list[Edge] | None = None,
         scope: AnyDict | None = None,
+        names: Names | None = None,
     ) -> None:
         self._root = root
         self._objects = objects
-        self._edges = path_edges(objects) if edges is None else edges
+        self._known_edges = edges
         self._scope = scope
+        self._known_names = names
+
+    @property
+    def _edges(self) -> list[Edge]:
+        if self._known_edges is None:
+            self._known_edges = path_edges(self._objects)
+        return self._known_edges
+
+    @property
+    def _names(self) -> Names:
+        if self._known_names is None:
+            self._known_names = Names(self._objects, self._edges, self._scope)
+        return self._known_names
+
+    def is_long(self) -> bool:
+        """Returns whether so many objects are on the path that no person would write it."""
+        return len(self._objects) >= LONG
+
+    def _part(self, number: int) -> NamedPath:
+        """Returns the part of the path with so many edges."""
+        edges = self._edges[:number]
+        return NamedPath(self._root, self._objects, edges, self._scope, self._names)
 
     def text(self, last: Reference | None = None) -> str:
         """Returns the path as Python where Python can say it, else in words.
@@ -79,7 +107,7 @@ class NamedPath:
 
     def before(self) -> NamedPath:
         """Returns the path to the last holder."""
-        return NamedPath(self._root, self._objects, self._edges[:-1], self._scope)
+        return self._part(len(self._edges) - 1) if self._edges else self
 
     def words(self, last: Reference | None = None) -> str:
         """Returns the path as a person would describe it."""
@@ -121,7 +149,7 @@ class NamedPath:
 
     def nearest(self) -> NamedPath | None:
         """Returns the part of the path whose end is to be cut, as near to its end as is gentle."""
-        ways = itertools.product((_is_written, _can_cut), (True, False))
+        ways = product((_is_written, _can_cut), (True, False))
         each = (self._nearest(is_so, gentle) for is_so, gentle in ways)
         known = (part for part in each if part is not None)
         return self.entry(FAILED_CELL) or next(known, None)
@@ -132,11 +160,23 @@ class NamedPath:
         for number in range(len(self._edges), 0, -1):
             if gentle and self._guts(number):
                 continue
-            part = NamedPath(self._root, self._objects, self._edges[:number], self._scope)
-            found = part.last_references(self.held())
-            if all(is_so(part, one) for one in found):
+            if is_so is _is_written and not self._may_be_written(number):
+                continue
+            found = last_references(self._objects, self._edges[number - 1 : number])
+            if is_so is _can_cut and not all(one.can_cut for one in found):
+                continue
+            part = self._part(number)
+            if all(is_so(part, one) for one in part.last_references(self.held())):
                 return part
         return None
+
+    def _may_be_written(self, number: int) -> bool:
+        """Returns whether there may be a statement that cuts the last of so many edges."""
+        edge = self._edges[number - 1]
+        kind, verb = edge.reference.kind, edge.reference.verb
+        stands_alone = verb is not None and "{" not in verb
+        is_other = stands_alone or kind in _OF_CODE or kind == OUTPUT or edge.last == 0
+        return is_other or self._names.may_reach(number - 1)
 
     def _guts(self, number: int) -> bool:
         """Returns whether a function fails without what this edge leads to. One that a module or class
@@ -160,11 +200,10 @@ class NamedPath:
 
     def entry(self, *kinds: str) -> NamedPath | None:
         """Returns the path to the outermost entry of a cache or queue on this path, or of these kinds, or None."""
-        for number, edge in enumerate(self._edges):
-            if edge.reference.kind in (kinds or _REGISTERED):
-                edges = self._edges[: number + 1]
-                return NamedPath(self._root, self._objects, edges, self._scope)
-        return None
+        wanted = kinds or _REGISTERED
+        are = (edge.reference.kind in wanted for edge in self._edges)
+        at = self._once(wanted, self._edges, lambda: next(compress(count(), are), None))
+        return None if at is None else self._part(at + 1)
 
     def model(self) -> NamedPath | None:
         """Returns the path to the outermost model on this path whose parameter has the last object, or None."""
@@ -172,7 +211,7 @@ class NamedPath:
         is_on_parameter = self._edges and is_tensor(self.holder())
         for number, edge in enumerate(self._edges if is_on_parameter and kind is not None else ()):
             if is_a(self._objects[edge.start], kind):
-                return NamedPath(self._root, self._objects, self._edges[:number], self._scope)
+                return self._part(number)
         return None
 
     def last_name(self) -> str | None:
@@ -219,10 +258,22 @@ class NamedPath:
         return [*self._edges[:-1], *before, Edge(edge.last, edge.end, reference)]
 
     def _words(self, edges: list[Edge]) -> str:
-        return printable("".join(write(self._root, self._objects, edges).pieces()))
+        def make() -> str:
+            return printable("".join(write(self._root, self._objects, edges).pieces()))
+
+        return self._once(self._root, edges, make)
 
     def _code(self, edges: Sequence[Edge]) -> Code | None:
-        return expression(self._objects, edges, self._scope)
+        return self._once("code", edges, lambda: self._names.expression(edges))
+
+    def _once(self, what: object, edges: Sequence[Edge], make: Callable[[], T]) -> T:
+        """Returns what is made of some edges. It is made once, however many parts of the path there are."""
+        last = edges[-1] if edges else None
+        key = (what, len(edges), last and (last[:2], id(last.reference), last.times))
+        known = self._names.made.get(key)
+        if known is None:
+            known = self._names.made[key] = (last, make())
+        return known[1]
 
     def _statement(self, edges: list[Edge]) -> Statement | None:
         if not edges:

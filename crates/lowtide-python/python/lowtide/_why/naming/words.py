@@ -184,16 +184,18 @@ def is_module_frame(frame: FrameType) -> bool:
 def _arrive(text: PathText, holder: object) -> None:
     """Begins the path anew at objects with a name of their own; how they were reached does not
     matter."""
-    if is_a(holder, ModuleType):
-        name = namespace_of(module_dict(holder))  # type: ignore[arg-type]
-        if name is not None:
-            _at_module(text, name)
-    elif type(holder) is dict:
-        name = namespace_of(holder)
-        if name is not None:
-            _at_module(text, name)
+    name = module_name(holder)
+    if name is not None:
+        _at_module(text, name)
     elif thread_name(holder) is not None and text.expression().startswith("threading._active["):
         text.restart(f"thread {thread_name(holder)!r}")
+
+
+def module_name(value: object) -> str | None:
+    """Returns the name of a module, or of the one whose namespace this is; None for other objects."""
+    if is_a(value, ModuleType):
+        return namespace_of(module_dict(value))  # type: ignore[arg-type]
+    return namespace_of(value) if type(value) is dict else None
 
 
 def _step(text: PathText, holder: object, held: object, reference: Reference) -> None:
@@ -294,10 +296,9 @@ def _finish(text: PathText, last: object, reference: Reference | None) -> None:
 
 def _bare(value: object) -> str:
     """Returns the name of a root that has no expression."""
-    if is_a(value, ModuleType):
-        return namespace_of(module_dict(value)) or "module"  # type: ignore[arg-type]
-    if type(value) is dict:
-        return namespace_of(value) or key_text(value)
+    if is_a(value, ModuleType) or type(value) is dict:
+        otherwise = key_text(value) if type(value) is dict else "module"
+        return module_name(value) or otherwise
     frame = frame_of(value)
     if frame is not None:
         return f"frame {code_name(frame.f_code)}"
