@@ -245,7 +245,7 @@ class Cuts:
             ways = [
                 self._path(path, edge.held)
                 for path in edge.paths
-                if not _passes(path.objects, ends)
+                if not _passes(path.objects, ends - {(id(path.objects[-1]), id(edge.held))})
             ] or [self._path(edge.paths[0], edge.held)]
             begun = _undo(ways)
             if begun is not None:
@@ -370,7 +370,7 @@ def _code(statements: list[Statement], *, collect: bool, unfreeze: bool = False)
 
 def _passes(objects: Sequence[object], ends: set[tuple[int, int]]) -> bool:
     """Returns whether a path leads over one of these references, given by the ids of their ends."""
-    return not ends.isdisjoint(pairwise(map(id, objects)))
+    return bool(ends) and not ends.isdisjoint(pairwise(map(id, objects)))
 
 
 def _registered(ways: list[NamedPath]) -> NamedPath | None:

@@ -7,7 +7,6 @@ stays in the answer.
 from __future__ import annotations
 
 import threading
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -45,7 +44,7 @@ class Naming:
         self._found = found
         self._apply = apply
         self._scope = scope
-        self._known: dict[tuple[Root, bytes], NamedPath] = {}
+        self._known: list[NamedPath] = []
         # A copy: threads begin and end meanwhile.
         threads = list(dict.items(threading._active))  # type: ignore[attr-defined]
         self._threads = {number: thread_name(thread) for number, thread in threads}
@@ -183,10 +182,11 @@ class Naming:
         if begins:
             objects = objects[begins[-1] :]
             root = Root("modules", module_name(objects[0]) or "")
-        key = (root, array("Q", map(id, objects)).tobytes())
-        if key not in self._known:
-            self._known[key] = NamedPath(root, objects, scope=self._scope)
-        return self._known[key]
+        known = next((one for one in self._known if one.is_by(root, objects)), None)
+        if known is None:
+            known = NamedPath(root, objects, scope=self._scope)
+            self._known.append(known)
+        return known
 
     def _root(self, path: HeapPath, objects: list[object]) -> Root:
         if path.root in ("frame", "exception"):

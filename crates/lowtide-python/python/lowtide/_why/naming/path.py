@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import compress, count, product
+from operator import is_
 from types import ModuleType
 from typing import TypeVar
 
@@ -77,6 +78,11 @@ class NamedPath:
         if self._known_names is None:
             self._known_names = Names(self._objects, self._edges, self._scope)
         return self._known_names
+
+    def is_by(self, root: Root, objects: Sequence[object]) -> bool:
+        """Returns whether this is the path from a root by some objects."""
+        is_as_long = root == self._root and len(objects) == len(self._objects)
+        return is_as_long and all(map(is_, objects, self._objects))
 
     def is_long(self) -> bool:
         """Returns whether so many objects are on the path that no person would write it."""
