@@ -2,8 +2,8 @@
 //!
 //! An arena holds tables and calls no driver. A decision is returned as data; the caller calls the driver
 //! without the lock and records the result here. Meanwhile the blocks concerned are busy, and no other
-//! thread uses them. `runs.rs` finds places for new blocks, `chunks.rs` takes chunks
-//! away, `large.rs` keeps large ones for one block each, and `asleep.rs` is about all of them at once.
+//! thread uses them. `runs.rs` finds places for new blocks, `chunks.rs` takes chunks away and keeps large
+//! ones for one block each, and `asleep.rs` is about all of them at once.
 
 mod asleep;
 mod chunks;
@@ -39,7 +39,7 @@ pub(crate) struct Arena {
     holes: BTreeMap<u64, u32>,
     /// Chunks by where they start: their sizes.
     chunks: BTreeMap<u64, u64>,
-    /// Where chunks start that are large (`large.rs`).
+    /// Where chunks start that are large (`chunks.rs`).
     large: BTreeSet<u64>,
     /// The number of blocks that would have got a part of a large chunk.
     mixed: u32,
