@@ -219,7 +219,7 @@ def _become(code: str) -> None:
     """Makes this process that program: a `__main__` that has nothing of this file."""
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
-    exec(compile(code, "<string>", "exec"), vars(main))
+    exec(compile(code, "<string>", "exec", dont_inherit=True), vars(main))
 
 
 if __name__ == "__main__":

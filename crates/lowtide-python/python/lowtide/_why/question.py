@@ -118,8 +118,13 @@ class Question:
         self.arrays = _arrays()
         self.kept = roots()
         self.at_exit = list_number()
-        self.nested = not is_alone()
-        self.own_types = _own_types() if self.nested else []
+        self.nested, self.own_types = False, list[type]()
+        if not is_alone():
+            self.nest()
+
+    def nest(self) -> None:
+        """Has the walk leave out what another examination holds, which is not at its end."""
+        self.nested, self.own_types = True, _own_types()
 
     def ask(self) -> Examination:
         """Asks. Where only native code seems to have an object, its owner is looked for among many small ones."""

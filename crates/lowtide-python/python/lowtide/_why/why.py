@@ -100,7 +100,7 @@ class _Asking:
             waited_s = time.perf_counter() - asked
             name = self._device
             device = None if name in (None, "cpu") else device_of(name)
-            answer = Naming(found, self.apply, scope).answer(device, name, text, waited_s)
+            answer = Naming(found, self.apply, scope, name).answer(device, name, text, waited_s)
             del found
         if is_default and name == "cpu":
             answer.notes += ("no accelerator was found: this is host memory",)
@@ -138,7 +138,7 @@ class _Asking:
         """Returns the references of some cuts in the order in which they are cut. Raises LookupError if one has
         changed, and TypeError if one cannot be cut from here."""
         wanted = {key for one in cuts for key in one._keys}
-        naming = Naming(self.ask(), self.apply)
+        naming = Naming(self.ask(), self.apply, device=self._device)
         steps: dict[ReferenceKey, NamedStep] = {}
         for step in naming.steps(self._besides()):
             if step.key in wanted:

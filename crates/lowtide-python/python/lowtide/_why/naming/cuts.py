@@ -28,6 +28,7 @@ from ..references.look import (
 from ..references.reference import Reference
 from ..references.shell import FAILED_CELL, OUTPUT, is_part
 from ..references.tensors import is_tensor, leaves_with_gradient_graph
+from .below import CutBelow
 from .code import Statement, fill, is_plain, is_readable, joined
 from .path import NamedPath
 
@@ -35,7 +36,10 @@ _MOST_CUTS = 4
 _MOST_GRADIENTS = 16
 _CLEARED = ("cache", "cache entry", OUTPUT)
 _MOVING = ("element", "item", "key", "queued", "weak value")
+_ENTRIES = (*_MOVING, "cache entry", "scheduled call", "registered hook")
 _EMPTIED = (dict, list, set, collections.deque, collections.OrderedDict, collections.defaultdict)
+_OWN_CLEAR = {"_pickle.Pickler": "clear_memo", "pickle._Pickler": "clear_memo"}
+"""Objects of the standard library that go on when they are emptied, by what they have for it."""
 _PLAIN = (dict, list, tuple, set, frozenset, CellType, MethodType)
 
 
@@ -78,11 +82,16 @@ class Cuts:
         self._path = path
         self._apply = apply
 
-    def of(self, held: HeldObject) -> tuple[Cut, ...]:
+    def of(self, held: HeldObject, below: CutBelow | None = None) -> tuple[Cut, ...]:
         """Returns the cuts of an object, the gentlest first; those that are statements before those
         that are done by hand."""
         found: dict[str, Cut] = {}
-        if held.cuts and (emptied := self._emptied(held)):
+        if below is not None:
+            cut = self._cut(below, held)
+            # It is what the row is about.
+            cut.goes = tuple(one for one in cut.goes if one not in ("Tensor", "Parameter"))
+            found[str(cut)] = cut
+        if not found and held.cuts and (emptied := self._emptied(held)):
             cut = self._cut(held.cuts[0], held, emptied)
             cut.freed_bytes, cut.beside_objects, cut.beside_bytes = held.bytes, 0, 0
             found[str(cut)] = cut
@@ -93,14 +102,30 @@ class Cuts:
             found.setdefault(str(cut), cut)
         if not found:
             found = {str(cut): cut for cut in self._without_callback(held)}
-        cuts = sorted(found.values(), key=lambda cut: cut.code is None and not cut.can_apply)
+        # What is only registered is unregistered, before its holder goes.
+        cuts = sorted(
+            found.values(),
+            key=lambda cut: (
+                cut.code is None and not cut.can_apply,
+                any(one.kind != "registered hook" for one in cut.steps),
+            ),
+        )
         return tuple(cuts[:_MOST_CUTS])
 
-    def steps(self, held: HeldObject) -> list[NamedStep]:
-        """Returns the steps of all cuts of an object."""
+    def steps(self, held: HeldObject, below: CutBelow | None = None) -> list[NamedStep]:
+        """Returns the steps of all cuts of an object, or of the one below it."""
+        if below is not None:
+            return self._steps(below, held.object)
         each = [self._steps(cut, held.object) for cut in held.cuts]
         first = self._gradient_steps(held) + self._emptied(held)
         return first + [step for steps in each for step in steps]
+
+    def drops_entries(self, cut: HeapCut, target: object) -> bool:
+        """Returns whether a cut takes entries from containers, or cancels tasks."""
+        return all(
+            one.step.can_apply and (one.step.kind in _ENTRIES or ".cancel()" in one.step.action)
+            for one in self._steps(cut, target)
+        )
 
     def of_path(self, path: NamedPath, held: HeldObject) -> Cut | None:
         """Returns the cut of one path, as near to its end as is gentle; None if a person has to do it."""
@@ -133,17 +158,21 @@ class Cuts:
         if is_tensor(held.object) and held.pieces > 1:
             return self._beside_parameters(held)
         container = held.object
+        own = _OWN_CLEAR.get(full_type_name(type(container)))
         is_emptied = any(type(container) is kind for kind in _EMPTIED)
-        if not is_emptied or len(container) > 2 * held.pieces:
+        if own is None and (not is_emptied or len(container) > 2 * held.pieces):
             return []
         if type(container) is dict and namespace_of(container) is not None:
             return []
         for path in map(self._path, held.paths):
             code, queue = path.code(), path.holder()
             is_queue = any(is_a(queue, kind) for kind in _queues())
-            if code is None or not is_readable(code.run) or (_is_library(queue) and not is_queue):
+            is_set = any(one.verb == "{path} = None" for one in path.last_references(container))
+            is_fixed = _is_library(queue) and not is_queue and not is_set
+            if code is None or not is_readable(code.run) or (is_fixed and own is None):
                 continue
-            clear = Reference("", "content", "{holder}.clear()", act=container.clear)
+            name = own or "clear"
+            clear = Reference("", "content", f"{{holder}}.{name}()", act=getattr(container, name))
             if is_queue:
                 # Who waits in its join() is told.
                 code = path.before().code() or code
@@ -155,7 +184,8 @@ class Cuts:
                 continue
             key = ReferenceKey(id(container), "clear", id(container))
             step = Step(path.text(), printable(joined([statement])), False, clear.kind, True)
-            goes = f"all {len(container):,} items" if len(container) > held.pieces else ""
+            count = 0 if own else len(container)
+            goes = f"all {count:,} items" if count > held.pieces else ""
             return [NamedStep(step, key, statement, clear, goes, is_entry=False)]
         return []
 
@@ -199,7 +229,9 @@ class Cuts:
             )
         ]
 
-    def _cut(self, found: HeapCut, held: HeldObject, emptied: list[NamedStep] | None = None) -> Cut:
+    def _cut(
+        self, found: HeapCut | CutBelow, held: HeldObject, emptied: list[NamedStep] | None = None
+    ) -> Cut:
         gradients = self._gradient_steps(held)
         steps = gradients + (self._steps(found, held.object) if emptied is None else emptied)
         unique = {one.step.action: one for one in steps}
@@ -227,7 +259,7 @@ class Cuts:
             _pieces=frozenset(found.pieces),
         )
 
-    def _steps(self, cut: HeapCut, target: object) -> list[NamedStep]:
+    def _steps(self, cut: HeapCut | CutBelow, target: object) -> list[NamedStep]:
         edges = [edge for edge in cut.edges if edge.paths]
         ends = {(id(edge.paths[0].objects[-1]), id(edge.held)) for edge in edges}
         steps: list[NamedStep] = []

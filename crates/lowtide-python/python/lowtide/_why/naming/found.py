@@ -22,6 +22,7 @@ from ..references.contexts import thread_name
 from ..references.look import AnyDict, full_type_name, is_a, module_value, type_name
 from ..references.shell import OUTPUT
 from ..references.tensors import has_graph
+from .below import CutBelow, cuts_below
 from .cuts import Cuts, NamedStep
 from .path import LONG, NamedPath
 from .words import Root, module_name
@@ -40,8 +41,10 @@ class Naming:
         found: Examination,
         apply: Callable[[Sequence[Cut]], int] | None = None,
         scope: AnyDict | None = None,
+        device: str | None = None,
     ) -> None:
         self._found = found
+        self._device = device
         self._apply = apply
         self._scope = scope
         self._known: list[NamedPath] = []
@@ -54,7 +57,8 @@ class Naming:
     ) -> Answer:
         """Returns the whole answer. `target` is the type of the object that was asked about."""
         found = self._found
-        held = tuple(self._held(held) for held in found.held)
+        below = cuts_below(found.held, self._device, Cuts(self.path).drops_entries)
+        held = tuple(self._held(held, below.get(id(held.object))) for held in found.held)
         return Answer(
             plan=self.plan(one.cuts[0] for one in held[: shown_of(held)] if one.cuts),
             device=device_name,
@@ -165,6 +169,10 @@ class Naming:
             yield from naming.steps(held)
             for path in self._paths(held, besides)[0].values():
                 yield from naming.path_steps(path)
+        below = cuts_below(self._found.held, self._device, naming.drops_entries)
+        for held in self._found.held:
+            if id(held.object) in below:
+                yield from naming.steps(held, below[id(held.object)])
 
     def path(self, path: HeapPath, *more: object) -> NamedPath:
         """Returns a path of the walk, continued to some more objects, with its names."""
@@ -199,10 +207,12 @@ class Naming:
             return Root(path.root, f"{counted(path.hidden, 'reference')} not visible")
         return Root(path.root, "")
 
-    def _held(self, held: HeldObject) -> Held:
+    def _held(self, held: HeldObject, below: CutBelow | None) -> Held:
         holders = self.holders(held)
         by_hand = _why_for_ever(held.object)
-        cuts = Cuts(self.path, self._apply).of(held) if held.reached and by_hand is None else ()
+        cuts = (
+            Cuts(self.path, self._apply).of(held, below) if held.reached and by_hand is None else ()
+        )
         if held.reached and not cuts and by_hand is None:
             first = [self.path(path).by_hand() for path in held.paths[:1]]
             by_hand = first[0] if first else held.why_no_cut

@@ -10,6 +10,7 @@ import functools
 import sys
 from collections.abc import Iterator
 from contextvars import Context, ContextVar, Token
+from types import FunctionType, MethodType
 from typing import Any
 from weakref import ReferenceType
 
@@ -252,6 +253,23 @@ def read_ssl(holder: object, held: object) -> Iterator[Reference]:
     getter = vars(module_value("_ssl", "_SSLContext"))["sni_callback"]
     if getter.__get__(holder) is held:
         yield Reference(".sni_callback", "callback", "{path} = None")
+
+
+_DATABASE = {
+    0: "set_progress_handler(None, 0)",
+    1: "set_trace_callback(None)",
+    5: "set_authorizer(None)",
+}
+"""What unregisters a callback of a database, by the number of arguments that it is called with."""
+
+
+def read_database(holder: object, held: object) -> Iterator[Reference]:
+    """Yields a callback of a connection of sqlite3, which is known by what it is called with."""
+    function = getattr(held, "__func__", held) if type(held) is MethodType else held
+    if type(function) is FunctionType and refers(holder, held):
+        undo = _DATABASE.get(function.__code__.co_argcount - (function is not held))
+        if undo is not None:
+            yield Reference(" (callback)", "registered hook", f"{{holder}}.{undo}", reach="")
 
 
 def read_handle(holder: object, held: object) -> Iterator[Reference]:

@@ -83,6 +83,7 @@ _LATER: tuple[tuple[str, str, Reader], ...] = (
     ("datetime", "datetime", arrays.read_zone),
     ("datetime", "time", arrays.read_zone),
     ("_ssl", "_SSLContext", contexts.read_ssl),
+    ("sqlite3", "Connection", contexts.read_database),
     ("numpy", "flatiter", arrays.read_iterator),
     ("numpy", "nditer", arrays.read_iterator),
     ("numpy", "broadcast", arrays.read_iterator),

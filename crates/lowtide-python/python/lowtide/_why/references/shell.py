@@ -75,7 +75,10 @@ class _Shell:
             or (holder is sys and name in _LAST)
         ):
             step = f"the traceback of {self._cell(held)}"
-            return Reference(step, FAILED_CELL, act=self._drop_failure, via=one.via, reach="")
+            names = ", ".join(f"sys.{name}" for name in _LAST[:3] if name in vars(sys))
+            typed = f"del {names}; get_ipython().InteractiveTB.tb = None"
+            act = self._drop_failure
+            return Reference(step, FAILED_CELL, act=act, via=one.via, reach="", why_not=typed)
         is_own = any(_namespace(holder) is one for one in self.parts)
         if not is_own or not (_OWN_NAME.fullmatch(name) or name.isdecimal() or name == "result"):
             return None
