@@ -541,11 +541,11 @@ UNFREED = {
 }
 OPEN = {
     "a function defined on an sqlite connection": "the connection is no global variable: it is not named",
-    "a pytest plugin's excinfos, and sys.last_value of the same failure": "the frames are named, and differ",
+    "a pytest plugin's excinfos, and sys.last_value of the same failure": "asked twice, the first path differs",
     **UNFREED,
     "torch.fx: values kept in the nodes' meta and in the interpreter's env": "the module is dropped, not meta",
     "callbacks of a torch Future that was never answered: only an answer lets go": "it is not named",
-    "AccumulateGrad nodes kept for their hooks after the head was replaced": "asked twice, the order differs",
+    "AccumulateGrad nodes kept for their hooks after the head was replaced": "asked twice, the paths are in another order",
 }
 """What is not solved, with what is wrong."""
 
