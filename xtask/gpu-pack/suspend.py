@@ -191,6 +191,7 @@ def kills(options: argparse.Namespace) -> dict[str, object]:
             failures.append(f"turn {turn}: {answer} instead of {target.first}")
             break
         killer.join()
+        print(f"turn {turn}: {confirmed} suspends, {sum(killed)} killed helpers", flush=True)
     if not confirmed or not sum(killed):
         failures.append(f"{confirmed} suspends, {sum(killed)} killed helpers")
     counts = {"seed": options.seed, "confirmed": confirmed, "killed": sum(killed)}
