@@ -5,12 +5,15 @@ use std::env;
 use std::ffi::{CStr, OsStr, OsString, c_char};
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Read;
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use clap::builder::{EnumValueParser, TypedValueParser as _};
@@ -121,11 +124,40 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     let noted = noted.inspect_err(|error| {
         page::complain(&format!("`lowtide status` will not list the program: {error:#}"));
     });
+    if IGNORES_PIPES.load(Relaxed) {
+        // SAFETY: calls one function that is safe there.
+        unsafe { command.pre_exec(ignore_pipes) };
+    }
     let error = command.exec();
     if let Ok((folder, name)) = noted {
         folder.remove(&name)?;
     }
     Err(error).with_context(|| format!("running {}", options.command[0].display()))
+}
+
+/// Whether this program was started with SIGPIPE ignored, as services are. Rust's runtime ignores it for itself, and
+/// undoes that for what is started.
+static IGNORES_PIPES: AtomicBool = AtomicBool::new(false);
+
+/// Looks before the runtime starts.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_AT_PIPES: extern "C" fn() = look_at_pipes;
+
+extern "C" fn look_at_pipes() {
+    let mut found = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: fills a structure of ours; zeros are one, too.
+    let found = unsafe {
+        libc::sigaction(libc::SIGPIPE, ptr::null(), found.as_mut_ptr());
+        found.assume_init()
+    };
+    IGNORES_PIPES.store(found.sa_sigaction == libc::SIG_IGN, Relaxed);
+}
+
+fn ignore_pipes() -> io::Result<()> {
+    // SAFETY: changes this process, which is about to be the program.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    Ok(())
 }
 
 /// Sets the variables that tell the agent what was asked for.
@@ -165,7 +197,13 @@ fn checked(agent: &Path) -> anyhow::Result<OsString> {
     ensure!(is_whole(agent)?, "the agent cannot be loaded: {} is cut off", agent.display());
     let mut trial = Command::new(env::current_exe().context("finding this program")?);
     let tried = trial.arg("agent-version").env("LD_PRELOAD", &all).env("LOWTIDE_AGENT", "off");
-    let tried = tried.output().context("trying the agent")?;
+    // Who ignores it has no children to wait for, and the program is to ignore it, too.
+    // SAFETY: no other thread waits for a child here.
+    let of_children = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    let tried = tried.output().context("trying the agent");
+    // SAFETY: as it was before.
+    unsafe { libc::signal(libc::SIGCHLD, of_children) };
+    let tried = tried?;
     let (found, said) =
         (String::from_utf8_lossy(&tried.stdout), String::from_utf8_lossy(&tried.stderr));
     let (found, own, agent) = (found.trim(), env!("CARGO_PKG_VERSION"), agent.display());

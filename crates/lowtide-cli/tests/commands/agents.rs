@@ -355,3 +355,21 @@ fn a_runtime_folder_with_a_path_too_long_for_a_socket_serves_all_the_same() {
     assert!(String::from_utf8_lossy(&listed.stdout).contains("suspended"), "{listed:?}");
     program.does("check 0");
 }
+
+#[test]
+fn a_program_ignores_the_signals_that_it_would_ignore_without() {
+    let world = World::new();
+    let ignored = |start: &[&str]| {
+        let mut shell = world.command("sh".as_ref());
+        shell.args(["-c", "trap '' PIPE CHLD; exec \"$@\" grep SigIgn /proc/self/status", "sh"]);
+        shell.args(start).env("LOWTIDE_AGENT_LIBRARY", agent());
+        let output = shell.output().expect("there is a shell");
+        let [out, said] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        (out, said)
+    };
+    let (without, _) = ignored(&["env"]);
+    let (with, said) = ignored(&[PROGRAM, "run", "--"]);
+    assert!(without.contains("SigIgn"), "{without}");
+    assert_eq!(with, without, "{said}");
+}

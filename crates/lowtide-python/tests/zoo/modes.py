@@ -250,7 +250,7 @@ def by_lowtide(run: Run) -> None:
         run.expect(is_so, f"no longer so: {run.case.after}")
 
 
-ONCE = {"gradient_graph"}
+ONCE = {"gradient_graph", "node_hook"}
 """Native code drops the Python object of a tensor that nothing else has, once it was asked about."""
 
 

@@ -455,6 +455,8 @@ def in_order(steps: list[NamedStep]) -> list[NamedStep]:
     moving = [one for one in steps if one.step.kind in _MOVING]
     moving.sort(key=lambda one: _natural(one.step.path), reverse=True)
     others = [one for one in steps if one.step.kind not in _MOVING]
+    # The deepest first, and in the same order whenever it is asked.
+    others.sort(key=lambda one: _natural(one.step.path), reverse=True)
     emptying = [one for one in others if one.step.kind in _CLEARED or one.key.holder_id in passed]
     # IPython drops an output by the object, with the names that it has then.
     emptying.sort(key=lambda one: (one.step.kind == OUTPUT, -len(one.step.path)))
