@@ -145,14 +145,14 @@ def test_a_release_that_leaves_nothing_asks_the_heap_nothing_more() -> None:
         """
         import gc, torch, lowtide
         from lowtide import _native
-        from lowtide._why import why
+        from lowtide._why import question
         from lowtide._why.memory import listed
 
         asked = []
         def examine(question):
             asked.append(1)
             return _native.examine(question)
-        why.examine = listed.examine = examine
+        question.examine = listed.examine = examine
         listed._complete.clear()
 
         class Cycle:
