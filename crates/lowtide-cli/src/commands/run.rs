@@ -5,7 +5,7 @@ use std::env;
 use std::ffi::{CStr, OsStr, OsString, c_char};
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Read};
+use std::io::Read;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
@@ -125,8 +125,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
         page::complain(&format!("`lowtide status` will not list the program: {error:#}"));
     });
     if IGNORES_PIPES.load(Relaxed) {
-        // SAFETY: calls one function that is safe there.
-        unsafe { command.pre_exec(ignore_pipes) };
+        let ignore = || {
+            // SAFETY: in this process, which is about to be the program.
+            unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+            Ok(())
+        };
+        // SAFETY: it may be called there.
+        unsafe { command.pre_exec(ignore) };
     }
     let error = command.exec();
     if let Ok((folder, name)) = noted {
@@ -146,18 +151,11 @@ static LOOK_AT_PIPES: extern "C" fn() = look_at_pipes;
 
 extern "C" fn look_at_pipes() {
     let mut found = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: fills a structure of ours; zeros are one, too.
-    let found = unsafe {
-        libc::sigaction(libc::SIGPIPE, ptr::null(), found.as_mut_ptr());
-        found.assume_init()
-    };
+    // SAFETY: fills a structure of ours.
+    unsafe { libc::sigaction(libc::SIGPIPE, ptr::null(), found.as_mut_ptr()) };
+    // SAFETY: zeros are one, too.
+    let found = unsafe { found.assume_init() };
     IGNORES_PIPES.store(found.sa_sigaction == libc::SIG_IGN, Relaxed);
-}
-
-fn ignore_pipes() -> io::Result<()> {
-    // SAFETY: changes this process, which is about to be the program.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    Ok(())
 }
 
 /// Sets the variables that tell the agent what was asked for.
