@@ -165,6 +165,7 @@ BY_NUMBER = {
     "exception_handled",
     "gathered_tasks",
     "mock_calls",
+    "monitoring_callback",
     "node_hook",
     "output_history",
     "queued_job",
