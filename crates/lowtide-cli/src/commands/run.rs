@@ -1,5 +1,5 @@
 //! `lowtide run`: starts a program with the agent in it, in this program's own place.
-#![allow(unsafe_code, reason = "asks the loader for a function of the agent, and calls it")]
+#![allow(unsafe_code, reason = "calls a function of the agent, and sets what signals do")]
 
 use std::env;
 use std::ffi::{CStr, OsStr, OsString, c_char};
@@ -144,11 +144,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
 /// undoes that for what is started.
 static IGNORES_PIPES: AtomicBool = AtomicBool::new(false);
 
-/// Looks before the runtime starts.
+/// What the loader calls before Rust's runtime starts.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK_AT_PIPES: extern "C" fn() = look_at_pipes;
 
+/// Notes whether SIGPIPE is ignored.
 extern "C" fn look_at_pipes() {
     let mut found = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: fills a structure of ours.
@@ -195,7 +196,7 @@ fn checked(agent: &Path) -> anyhow::Result<OsString> {
     ensure!(is_whole(agent)?, "the agent cannot be loaded: {} is cut off", agent.display());
     let mut trial = Command::new(env::current_exe().context("finding this program")?);
     let tried = trial.arg("agent-version").env("LD_PRELOAD", &all).env("LOWTIDE_AGENT", "off");
-    // Who ignores it has no children to wait for, and the program is to ignore it, too.
+    // A process that ignores SIGCHLD cannot wait for a child. The program gets what was set before.
     // SAFETY: no other thread waits for a child here.
     let of_children = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     let tried = tried.output().context("trying the agent");
