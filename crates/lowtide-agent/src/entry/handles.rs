@@ -75,7 +75,8 @@ hooks! {
         match ours.filter(|_| !properties.is_null()) {
             // SAFETY: the caller's place for them.
             Some(known) => unsafe { write(properties, known) },
-            None => real(properties, handle),
+            // The driver takes a handle for a pointer, which a released number of ours is not.
+            None => real_handle(handle).map_or(INVALID_VALUE, |handle| real(properties, handle)),
         }
     };
     touch cuMemRetainAllocationHandle(handle: *mut u64, at: u64) |real| {
