@@ -13,8 +13,10 @@
 
 mod agent;
 pub mod descriptors;
+mod device_bytes;
 pub mod helper;
 pub mod line;
+pub mod share;
 
 pub use self::agent::client::{AskError, ask};
 pub use self::agent::messages::{

@@ -141,6 +141,10 @@ impl Conversation {
                 })
             }
             Ask::Devices => Ok(Answer::Devices { devices: Reading::now()?.numbers() }),
+            Ask::Join(_) | Ask::Queue => {
+                let why = "this helper has no arbiter yet".to_owned();
+                Err(Refusal::Unreadable { why })
+            }
         }
     }
 

@@ -18,7 +18,9 @@ use rustix::process;
 use super::messages::{
     Answer, Ask, Greeting, LINE_MOST, PROGRAM, Request, TRIAL_LIMIT, VERSION, socket_name,
 };
-use crate::line::{LineReader, connect};
+use super::refusal::Refusal;
+use crate::line::{LineReader, connect, is_from_this_user};
+use crate::share::Join;
 
 /// The time in which a helper that was started answers, however busy the machine is.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -79,6 +81,15 @@ pub enum HelperError {
     /// The answer could not be read.
     #[error("the helper's answer could not be read")]
     Format(#[source] serde_json::Error),
+    /// The helper runs as another user, who has no say over this program.
+    #[error("the helper (process {pid}) runs as another user; it is not obeyed")]
+    OtherUser {
+        /// Its process.
+        pid: u32,
+    },
+    /// The helper did not let this process join those who share.
+    #[error("the helper refused: {0}")]
+    Refused(Refusal),
 }
 
 /// The helper of this user, running or not.
@@ -251,6 +262,25 @@ impl Connection {
         let line = line.map_err(HelperError::NoAnswer)?;
         serde_json::from_slice(&line).map_err(HelperError::Format)
     }
+
+    /// Joins those who share the devices. Returns the standing connection, and what was read of it already: each
+    /// side sends lines of [`crate::share`] now.
+    ///
+    /// # Errors
+    /// [`HelperError`]; a helper of another user is not obeyed.
+    pub fn join(mut self, join: Join) -> Result<(UnixStream, LineReader), HelperError> {
+        if !is_from_this_user(&self.stream) {
+            return Err(HelperError::OtherUser { pid: self.pid });
+        }
+        match self.ask(Ask::Join(join))? {
+            Answer::Joined => Ok((self.stream, self.lines)),
+            Answer::Refused { refusal } => Err(HelperError::Refused(refusal)),
+            answer => {
+                let why = format!("no answer to joining: {answer:?}");
+                Err(HelperError::NoAnswer(io::Error::new(ErrorKind::InvalidData, why)))
+            }
+        }
+    }
 }
 
 fn patience(ask: &Ask) -> Duration {
@@ -258,7 +288,7 @@ fn patience(ask: &Ask) -> Duration {
         Ask::Suspend(suspend) => suspend.lock_limit_ms.saturating_add(suspend.limit_ms),
         Ask::Resume(resume) => resume.wait_ms.saturating_add(resume.limit_ms),
         Ask::Try => TRIAL_LIMIT.as_millis() as u64,
-        Ask::State { .. } | Ask::List | Ask::Devices => 0,
+        Ask::State { .. } | Ask::List | Ask::Devices | Ask::Join(_) | Ask::Queue => 0,
     };
     ANSWER_SLACK.saturating_add(Duration::from_millis(limits_ms))
 }
@@ -274,6 +304,7 @@ mod tests {
 
     use super::*;
     use crate::helper::{ProcessState, ProcessStatus, Target};
+    use crate::share::{Priority, ToAgent};
 
     fn socket(folder: &TempDir) -> PathBuf {
         let namespace = fs::read_link("/proc/thread-self/ns/pid").expect("a namespace");
@@ -350,6 +381,29 @@ mod tests {
             let mut gone = helper.connect().expect("it greets");
             assert!(matches!(gone.ask(Ask::List), Err(HelperError::NoAnswer(_))));
             assert!(helper.running().expect("it was about to end").is_none());
+        });
+    }
+
+    #[test]
+    fn who_joins_keeps_the_connection_and_what_came_with_the_answer() {
+        let (_alone, folder) = (alone(), TempDir::new().expect("a folder"));
+        let helper = scripted(&folder, "exit 1");
+        let listener = UnixListener::bind(socket(&folder)).expect("a socket");
+        let refusal = Refusal::Unreadable { why: "unknown variant `join`".to_owned() };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let first = Answer::Joined.to_line() + &ToAgent::Look.to_line();
+                serve(&listener, &Greeting::line(77), &[&first]);
+                serve(&listener, &Greeting::line(78), &[&Answer::Refused { refusal }.to_line()]);
+            });
+            let join =
+                Join { command: "python".to_owned(), priority: Priority::Normal, wait_ms: 600_000 };
+            let connection = helper.connect().expect("it listens");
+            let (stream, mut lines) = connection.join(join.clone()).expect("it lets us join");
+            let line = lines.read(&stream, LINE_MOST, Instant::now()).expect("it was read");
+            assert_eq!(ToAgent::from_line(&line).expect("a message"), ToAgent::Look);
+            let refused = helper.connect().expect("it listens").join(join).expect_err("refused");
+            assert!(refused.to_string().contains("unknown variant `join`"), "{refused}");
         });
     }
 

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::refusal::Refusal;
 use super::state::{ProcessState, Step};
 use super::target::Target;
+use crate::device_bytes::DeviceBytes;
 use crate::line::line_of;
+use crate::share::{Join, Queue};
 
 /// The version of the helper's protocol.
 pub const VERSION: u32 = 1;
@@ -66,6 +68,10 @@ pub enum Ask {
     /// Asks for a trial on a disposable process, unless one with this driver is remembered. A process is not
     /// suspended if its trial failed.
     Try,
+    /// Joins those who share the devices; the connection becomes a standing one ([`crate::share`]).
+    Join(Join),
+    /// Asks who has memory of the devices that are shared, and who waits for it. Changes nothing.
+    Queue,
 }
 
 /// The question to take a process off the device.
@@ -101,15 +107,6 @@ pub struct Resume {
     pub limit_ms: u64,
 }
 
-/// An amount of memory on one device.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct DeviceBytes {
-    /// The UUID of the GPU, as NVML gives it.
-    pub uuid: String,
-    /// The memory.
-    pub bytes: Bytes,
-}
-
 /// The helper's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
@@ -132,6 +129,10 @@ pub enum Answer {
         /// The GPUs.
         devices: Vec<DeviceNumbers>,
     },
+    /// The process is a member of those who share. The connection is a standing one from here on.
+    Joined,
+    /// Who has memory of the devices that are shared, and who waits for it.
+    Queue(Queue),
     /// The process is not in the state that was asked for. It is as the reason says.
     Refused {
         /// The reason.
@@ -290,6 +291,7 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::share::Priority;
 
     #[test]
     fn a_question_is_read_as_it_was_written() {
@@ -308,6 +310,12 @@ mod tests {
             Ask::List,
             Ask::Devices,
             Ask::Try,
+            Ask::Join(Join {
+                command: "python serve.py".to_owned(),
+                priority: Priority::Batch,
+                wait_ms: 600_000,
+            }),
+            Ask::Queue,
         ];
         for ask in all {
             let line = Request::line(ask.clone());

@@ -15,6 +15,8 @@
 //! | [`Ask::List`] | lists the processes that it suspended |
 //! | [`Ask::Try`] | suspends a disposable process, unless that was done with this driver |
 //! | [`Ask::Devices`] | reads all GPUs, which a suspended process cannot do itself |
+//! | [`Ask::Join`] | makes the process a member of those who share ([`crate::share`]) |
+//! | [`Ask::Queue`] | lists who has memory of the devices that are shared, and who waits for it |
 
 mod client;
 mod messages;
@@ -27,3 +29,4 @@ pub use self::messages::*;
 pub use self::refusal::Refusal;
 pub use self::state::{ProcessState, Step};
 pub use self::target::Target;
+pub use crate::device_bytes::DeviceBytes;
