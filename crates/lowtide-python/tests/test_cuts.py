@@ -11,7 +11,7 @@ import gc
 import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import holders
@@ -19,6 +19,7 @@ import lowtide
 import pytest
 import torch
 from alone import in_a_fork
+from lowtide._why.references import suspended
 from torch.multiprocessing.reductions import StorageWeakRef
 
 MIB = 1 << 20
@@ -285,6 +286,25 @@ def test_the_first_cut_leaves_a_queued_job_whole(shop: Any) -> None:
     storage, _ = leak(put)
     is_freed_by_its_cut(storage)
     assert [job() for job in shop.jobs] == [1, 3]
+
+
+def test_a_generator_goes_where_closing_it_frees_nothing(
+    shop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Python 3.12.3 does."""
+    monkeypatch.setattr(suspended, "_drops_variables", lambda *_: False)
+
+    def put(tensor: Any) -> None:
+        def stream() -> Iterator[int]:
+            rows = tensor
+            yield len(rows)
+
+        shop.stream = stream()
+        next(shop.stream)
+
+    storage, _ = leak(put)
+    assert ask().cuts[0].code is not None
+    is_freed_by_its_cut(storage)
 
 
 def test_what_goes_with_a_cut_is_named(shop: Any) -> None:

@@ -102,13 +102,13 @@ class Cuts:
             found.setdefault(str(cut), cut)
         if not found:
             found = {str(cut): cut for cut in self._without_callback(held)}
-        # What is only registered is unregistered, before its holder goes. A frame that has ended and keeps a
-        # snapshot of its variables cannot make a new one: it goes as a whole.
+        # What is only registered is unregistered, before its holder goes. Where a reference has no statement (a
+        # variable of a generator, before Python 3.12.4), its holder may have one.
         cuts = sorted(
             found.values(),
             key=lambda cut: (
                 cut.code is None and not cut.can_apply,
-                any(one.kind == "snapshot" for one in cut.steps),
+                any(one.by_hand for one in cut.steps),
                 any(one.kind != "registered hook" for one in cut.steps),
             ),
         )
