@@ -49,7 +49,7 @@ pub fn suspend(name: impl Into<String>, helper: Helper, target: Target) -> Hook 
     .unless(move || check().err().map(|refusal: Refusal| refusal.to_string()))
     .restored_by(move || {
         let (maps, wait_ms, limit_ms) = (Vec::new(), ms(ROOM_LIMIT), ms(LIMIT));
-        let ask = Ask::Resume(Resume { target, maps, wait_ms, limit_ms });
+        let ask = Ask::Resume(Resume { target, needs: Vec::new(), maps, wait_ms, limit_ms });
         match back.connect()?.ask(ask)? {
             Answer::Resumed(resumed) if resumed.was_running => Ok(Vec::new()),
             Answer::Resumed(_) => Ok(vec![touched(target, "resumed")]),

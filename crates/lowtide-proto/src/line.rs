@@ -1,10 +1,11 @@
 //! Messages as lines of JSON, between processes of one user.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -103,9 +104,21 @@ pub fn at_socket<T>(path: &Path, with: impl FnOnce(&Path) -> io::Result<T>) -> i
 /// # Errors
 /// Those of the socket.
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
+    at_socket(path, |path| connect_to(&SocketAddrUnix::new(path)?))
+}
+
+/// Connects to a socket without a file, by its name. Does not wait.
+///
+/// # Errors
+/// Those of the socket.
+pub fn connect_to_name(name: &[u8]) -> io::Result<UnixStream> {
+    connect_to(&SocketAddrUnix::new_abstract_name(name)?)
+}
+
+fn connect_to(address: &SocketAddrUnix) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    at_socket(path, |path| Ok(net::connect(&socket, &SocketAddrUnix::new(path)?)?))?;
+    net::connect(&socket, address)?;
     let stream = UnixStream::from(socket);
     // Reads and writes wait, each up to its limit.
     stream.set_nonblocking(false)?;
@@ -115,6 +128,45 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
 /// Returns whether the process at the other end of a connection belongs to this user or to root, as the kernel
 /// knows it.
 pub fn is_from_this_user(socket: &UnixStream) -> bool {
-    let found = rustix::net::sockopt::socket_peercred(socket);
-    found.is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
+    peer_of_this_user(socket).is_some()
+}
+
+/// Returns the process at the other end of a connection, as the kernel knows it; `None` if it belongs neither to this
+/// user nor to root.
+pub fn peer_of_this_user(socket: &UnixStream) -> Option<u32> {
+    let peer = rustix::net::sockopt::socket_peercred(socket).ok()?;
+    let is_trusted = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
+    is_trusted.then(|| peer.pid.as_raw_nonzero().get().cast_unsigned())
+}
+
+/// The name of a socket in a folder that others may clean up: the file that it was made with.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    file: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    /// Notes which file is at a path now.
+    pub fn of(path: PathBuf) -> SocketFile {
+        let file = file_at(&path).ok();
+        SocketFile { path, file }
+    }
+
+    /// Returns the path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns whether the file is still there, and no other one in its place. Who may not look believes so.
+    pub fn is_there(&self) -> bool {
+        match file_at(&self.path) {
+            Ok(file) => self.file == Some(file),
+            Err(error) => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+        }
+    }
+}
+
+fn file_at(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
 }

@@ -1,4 +1,5 @@
-//! The socket on which other processes of this user ask the agent.
+//! The sockets on which other processes of this user ask the agent: one in their folder, for commands, and one without a
+//! file, for those that have a handle. The first is made again where somebody removed it.
 //!
 //! One connection at a time, one line each way. A client that does not write or read in time is left
 //! alone. Another user is refused by the folder, which is open to this user only, and by the kernel's
@@ -11,47 +12,78 @@ use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 use lowtide_device::private_files::PrivateFolder;
-use lowtide_proto::line::{LineReader, at_socket, is_from_this_user};
+use lowtide_proto::line::{LineReader, SocketFile, at_socket, is_from_this_user};
 use lowtide_proto::{Answer, Ask, LINE_MOST, Request, socket_name};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control::worker;
 use crate::say::say;
 use crate::sharing::spare_files;
-use crate::sleep::agent;
+use crate::sleep::agent::{self, Agent};
 use crate::{obstacles, threads};
 
 /// The time that a client has to write its line, and to read the answer.
 const CLIENT_LIMIT: Duration = Duration::from_secs(1);
 
-/// Opens the socket and starts the thread that serves it.
-pub(crate) fn start() {
-    let served =
-        listen().and_then(|socket| threads::spawn("lowtide-control", move || serve(&socket)));
+/// The time between two looks at whether the socket is still in the folder.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Opens the sockets and starts the thread that serves them.
+pub(crate) fn start(agent: &Agent) {
+    let named = listen();
+    if let Err(error) = &named {
+        say!("nobody can ask this process to sleep: {error}");
+    }
+    // Without it handles lead here by the folder alone.
+    let placed = agent.exports.listen().ok();
+    let served = threads::spawn("lowtide-control", move || serve(placed.as_ref(), named.ok()));
     if let Err(error) = served {
         say!("nobody can ask this process to sleep: {error}");
     }
 }
 
-fn listen() -> io::Result<UnixListener> {
+fn listen() -> io::Result<(UnixListener, SocketFile)> {
     let folder = PrivateFolder::of_user().map_err(io::Error::other)?;
     let namespace = fs::read_link("/proc/thread-self/ns/pid")?;
     let name = socket_name(&namespace.to_string_lossy(), std::process::id());
     // A process of this number that ended has left it.
     folder.remove(&name).map_err(io::Error::other)?;
-    at_socket(&folder.path().join(name), |path| UnixListener::bind(path))
+    let path = folder.path().join(name);
+    let listener = at_socket(&path, |path| UnixListener::bind(path))?;
+    Ok((listener, SocketFile::of(path)))
 }
 
-fn serve(socket: &UnixListener) {
-    for client in socket.incoming() {
-        match client {
-            Ok(client) => {
-                if std::panic::catch_unwind(|| answer(client)).is_err() {
-                    obstacles::add_panic();
-                }
-            }
-            // Too few file descriptors, for example: that may pass.
-            Err(_) => thread::sleep(CLIENT_LIMIT),
+fn serve(placed: Option<&UnixListener>, mut named: Option<(UnixListener, SocketFile)>) {
+    loop {
+        if !named.as_ref().is_some_and(|(_, file)| file.is_there()) {
+            // Somebody cleaned up, or there was no room.
+            named = listen().ok();
         }
+        let sockets = placed.into_iter().chain(named.as_ref().map(|(listener, _)| listener));
+        let sockets: Vec<&UnixListener> = sockets.collect();
+        let mut all: Vec<PollFd<'_>> =
+            sockets.iter().map(|socket| PollFd::new(*socket, PollFlags::IN)).collect();
+        if poll(&mut all, Timespec::try_from(LOOK).ok().as_ref()).is_err() {
+            thread::sleep(CLIENT_LIMIT);
+        }
+        for (socket, polled) in sockets.into_iter().zip(&all) {
+            if !polled.revents().is_empty() {
+                accept(socket);
+            }
+        }
+    }
+}
+
+fn accept(socket: &UnixListener) {
+    match socket.accept() {
+        Ok((client, _)) => {
+            if std::panic::catch_unwind(|| answer(client)).is_err() {
+                obstacles::add_panic();
+            }
+        }
+        // Too few file descriptors, for example: that may pass.
+        Err(_) => thread::sleep(CLIENT_LIMIT),
     }
 }
 

@@ -41,12 +41,13 @@ pub(crate) fn start() {
         if library::is_passed_by() {
             obstacles::add("another library's dlsym, which comes before the agent's in LD_PRELOAD");
         }
-        worker::start(agent::create(driver));
+        let agent = agent::create(driver);
+        worker::start(agent);
         gate::set_waker(waker::bring_back);
         // SAFETY: the function lives as long as this library, which is never unloaded. What the driver does at
         // exit comes after what is registered here.
         unsafe { on_exit(before_exit, ptr::null_mut()) };
-        socket::start();
+        socket::start(agent);
     });
 }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -18,7 +19,7 @@ use lowtide_types::{Bytes, DeviceId};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 
-use super::handle::{MemoryHandle, ProcessName};
+use super::handle::{MemoryHandle, Place, ProcessName};
 use super::link;
 use crate::driver::calls;
 use crate::driver::codes::{INVALID_VALUE, UNKNOWN};
@@ -34,6 +35,7 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(crate) struct Exports {
     token: OnceLock<[u64; 2]>,
+    place: OnceLock<Place>,
     open: Mutex<Open>,
     connections: AtomicU64,
 }
@@ -58,7 +60,17 @@ impl Exports {
             random()
         });
         let (process, uuid) = (ProcessName::current(), calls::uuid(ordinal)?);
-        Some(MemoryHandle { process, token, allocation: found.id, uuid }.to_bytes())
+        let place = self.place.get().copied().unwrap_or_default();
+        Some(MemoryHandle { process, token, allocation: found.id, uuid, place }.to_bytes())
+    }
+
+    /// Opens the socket whose number is in the handles.
+    pub(crate) fn listen(&self) -> io::Result<UnixListener> {
+        let place = Place(random()[0] as u32);
+        let address = SocketAddr::from_abstract_name(place.name())?;
+        let listener = UnixListener::bind_addr(&address)?;
+        self.place.get_or_init(|| place);
+        Ok(listener)
     }
 
     /// Returns whether a handle is one of this process.

@@ -15,6 +15,19 @@ pub(crate) struct MemoryHandle {
     pub(crate) allocation: u64,
     /// The device, which may have another ordinal in each process.
     pub(crate) uuid: [u8; 16],
+    pub(crate) place: Place,
+}
+
+/// The number in the name of a socket that has no file, so that nobody can remove it; 0 if a process has none. The name
+/// means something in one network namespace, and anybody may listen at it: whoever connects looks who that is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Place(pub(crate) u32);
+
+impl Place {
+    /// Returns the name.
+    pub(crate) fn name(self) -> String {
+        format!("lowtide-{:08x}", self.0)
+    }
 }
 
 /// A process, also after its number has gone to another.
@@ -41,7 +54,7 @@ impl ProcessName {
 impl MemoryHandle {
     /// Returns the bytes that the program gets.
     pub(crate) fn to_bytes(self) -> [u8; 64] {
-        let MemoryHandle { process, token, allocation, uuid } = self;
+        let MemoryHandle { process, token, allocation, uuid, place } = self;
         let words = [process.started, token[0], token[1], allocation];
         let mut bytes = [0; 64];
         bytes[..8].copy_from_slice(&MARK);
@@ -50,6 +63,7 @@ impl MemoryHandle {
             place.copy_from_slice(&word.to_ne_bytes());
         }
         bytes[44..60].copy_from_slice(&uuid);
+        bytes[60..].copy_from_slice(&place.0.to_ne_bytes());
         bytes
     }
 
@@ -58,12 +72,13 @@ impl MemoryHandle {
         let (mark, rest) = bytes.split_first_chunk()?;
         let (pid, rest) = rest.split_first_chunk()?;
         let (words, rest) = rest.split_first_chunk::<32>()?;
-        let (uuid, _) = rest.split_first_chunk()?;
+        let (uuid, rest) = rest.split_first_chunk()?;
+        let place = Place(u32::from_ne_bytes(*rest.first_chunk()?));
         let mut words = words.chunks_exact(8).map(|word| word.try_into().map(u64::from_ne_bytes));
         let mut word = || words.next()?.ok();
         let process = ProcessName { pid: u32::from_ne_bytes(*pid), started: word()? };
-        let made =
-            MemoryHandle { process, token: [word()?, word()?], allocation: word()?, uuid: *uuid };
+        let (token, allocation, uuid) = ([word()?, word()?], word()?, *uuid);
+        let made = MemoryHandle { process, token, allocation, uuid, place };
         (*mark == MARK).then_some(made)
     }
 }

@@ -62,7 +62,7 @@ impl Imports {
             return opened;
         }
         let (process, deadline) = (handle.process, Instant::now() + limit + ANSWER_LIMIT);
-        let made = self.link(process, deadline).map_err(Refusal::Unreachable).and_then(|link| {
+        let made = self.link(handle, deadline).map_err(Refusal::Unreachable).and_then(|link| {
             let received = link.conversation(|| receive(&link, handle, context, deadline));
             match &received {
                 Err(Refusal::Driver(_)) => {
@@ -90,12 +90,13 @@ impl Imports {
     }
 
     /// Returns the connection to the agent of a process, or a new one.
-    fn link(&self, process: ProcessName, deadline: Instant) -> io::Result<Arc<Link>> {
+    fn link(&self, handle: &MemoryHandle, deadline: Instant) -> io::Result<Arc<Link>> {
+        let process = handle.process;
         let known = self.links().get(&process).filter(|link| !link.is_broken()).cloned();
         if let Some(link) = known {
             return Ok(link);
         }
-        let link = Arc::new(Link::connect(process, deadline)?);
+        let link = Arc::new(Link::connect(process, handle.place, deadline)?);
         self.links().insert(process, Arc::clone(&link));
         Ok(link)
     }

@@ -12,13 +12,13 @@ use std::time::Instant;
 use lowtide_device::private_files::PrivateFolder;
 use lowtide_device::process_tree;
 use lowtide_proto::descriptors::{DESCRIPTORS_MOST, receive};
-use lowtide_proto::line::{connect, is_from_this_user};
+use lowtide_proto::line::{connect, connect_to_name, is_from_this_user, peer_of_this_user};
 use lowtide_proto::{Ask, Request, ShareAnswer, ShareAsk, socket_name};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
-use super::handle::ProcessName;
+use super::handle::{Place, ProcessName};
 
 /// The most bytes of an answer: the sizes of its chunks.
 const ANSWER_MOST: usize = 1 << 16;
@@ -35,15 +35,19 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Connects to the agent of a process.
-    pub(super) fn connect(process: ProcessName, deadline: Instant) -> io::Result<Link> {
-        let folder = PrivateFolder::of_user().map_err(io::Error::other)?;
-        let namespace = fs::read_link("/proc/thread-self/ns/pid")?;
-        let name = socket_name(&namespace.to_string_lossy(), process.pid);
-        let socket = connect(&folder.path().join(name))?;
-        if !is_from_this_user(&socket) {
-            return Err(io::Error::other("its agent belongs to another user"));
-        }
+    /// Connects to the agent of a process: at its place, whatever became of the folder, or by the folder, also from
+    /// another network namespace.
+    pub(super) fn connect(
+        process: ProcessName,
+        place: Place,
+        deadline: Instant,
+    ) -> io::Result<Link> {
+        let at_place = connect_to_name(place.name().as_bytes());
+        let is_it = |socket: &UnixStream| peer_of_this_user(socket) == Some(process.pid);
+        let socket = match at_place.ok().filter(is_it) {
+            Some(socket) => socket,
+            None => connect_by_folder(process)?,
+        };
         let (asking, is_broken) = (Mutex::default(), AtomicBool::new(false));
         let link = Link { process, socket, asking, is_broken };
         link.write(&Request::new(Ask::Share).to_line())?;
@@ -126,6 +130,17 @@ impl Drop for Link {
         // A child of this process may have the socket, too.
         let _ended = self.socket.shutdown(Shutdown::Both);
     }
+}
+
+fn connect_by_folder(process: ProcessName) -> io::Result<UnixStream> {
+    let folder = PrivateFolder::of_user().map_err(io::Error::other)?;
+    let namespace = fs::read_link("/proc/thread-self/ns/pid")?;
+    let name = socket_name(&namespace.to_string_lossy(), process.pid);
+    let socket = connect(&folder.path().join(name))?;
+    if !is_from_this_user(&socket) {
+        return Err(io::Error::other("its agent belongs to another user"));
+    }
+    Ok(socket)
 }
 
 /// Returns how many descriptors may travel at once, or be kept for other processes.

@@ -51,6 +51,8 @@ pub(crate) struct Suspension {
 /// What nobody can ask the driver while the process is suspended.
 struct Before {
     status: Status,
+    /// The memory with which the process comes back, as the helper said.
+    needs: Vec<DeviceBytes>,
     /// The memory that comes back with the wake.
     maps: Vec<DeviceBytes>,
     device: Option<DeviceId>,
@@ -105,7 +107,7 @@ impl Suspension {
             (bytes > Bytes::ZERO).then_some(DeviceBytes { uuid, bytes })
         });
         let device = contexts.first().map(|context| context.device.id());
-        *self.before() = Some(Before { status, maps: maps.collect(), device });
+        *self.before() = Some(Before { status, needs: Vec::new(), maps: maps.collect(), device });
     }
 
     /// Returns the status of the process as it was before it was suspended, with that said; `None` if it is
@@ -141,7 +143,12 @@ impl Suspension {
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) =
             answer.is_ok().then_some(connection);
         let refusal = match answer {
-            Ok(helper::Answer::Suspended(suspended)) => return Ok(suspended),
+            Ok(helper::Answer::Suspended(suspended)) => {
+                if let Some(before) = &mut *self.before() {
+                    before.needs.clone_from(&suspended.needs);
+                }
+                return Ok(suspended);
+            }
             Ok(helper::Answer::Refused { refusal }) => refusal,
             // Nobody knows what it did.
             Ok(other) => return Err(format!("the helper answered something else: {other:?}")),
@@ -173,11 +180,11 @@ impl Suspension {
         if !gate::is_suspended() {
             return Ok(Answer::Resumed(Resumed { took_s: 0.0, steps: Vec::new() }));
         }
-        let (maps, device) = match &*self.before() {
-            Some(before) => (before.maps.clone(), before.device),
-            None => (Vec::new(), None),
+        let (needs, maps, device) = match &*self.before() {
+            Some(before) => (before.needs.clone(), before.maps.clone(), before.device),
+            None => (Vec::new(), Vec::new(), None),
         };
-        match self.ask_to_resume(&maps) {
+        match self.ask_to_resume(&needs, &maps) {
             Ok(helper::Answer::Resumed(resumed)) => {
                 gate::fall_asleep();
                 let took_s = began.elapsed().as_secs_f64();
@@ -197,12 +204,18 @@ impl Suspension {
     }
 
     // Over the connection that is kept; if that has ended, over a new one, which is then kept.
-    fn ask_to_resume(&self, maps: &[DeviceBytes]) -> Result<helper::Answer, String> {
+    fn ask_to_resume(
+        &self,
+        needs: &[DeviceBytes],
+        maps: &[DeviceBytes],
+    ) -> Result<helper::Answer, String> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let target = self.target()?;
         let limit_ms = LIMIT.as_millis() as u64;
-        let resume =
-            || helper::Ask::Resume(Resume { target, maps: maps.to_vec(), wait_ms: 0, limit_ms });
+        let resume = || {
+            let (needs, maps) = (needs.to_vec(), maps.to_vec());
+            helper::Ask::Resume(Resume { target, needs, maps, wait_ms: 0, limit_ms })
+        };
         if let Some(mut connection) = kept.take()
             && let Ok(answer) = connection.ask(resume())
         {

@@ -14,6 +14,7 @@ use lowtide_testing::Dice;
 use lowtide_types::Bytes;
 
 use crate::program::{Program, Route, World};
+use crate::sharing::signal;
 use crate::{MIB, slept};
 
 const SEED: u64 = 15;
@@ -65,26 +66,29 @@ fn another_user_gets_no_answer() {
         return eprintln!("skipped: only root can start a process of another user");
     }
     let world = World::new();
-    let program = world.start(Route::Dlsym);
+    let mut program = world.start(Route::Dlsym);
     let socket = program.socket();
+    program.does("alloc 0 4194304");
+    let handle = program.text("handle 0 0");
+    let bytes = (60..64).rev().map(|byte| &handle[2 * byte..2 * byte + 2]);
+    let place = format!("@lowtide-{}", bytes.collect::<String>());
     for folder in socket.ancestors().skip(1).take(3) {
         fs::set_permissions(folder, Permissions::from_mode(0o755)).expect("ours");
     }
     fs::set_permissions(&socket, Permissions::from_mode(0o777)).expect("ours");
-    let script = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); \
+    let script = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1].replace('@', '\\0')); \
                   print('in', flush=True); s.sendall(sys.argv[2].encode()); print(len(s.recv(9)))";
-    let asks = |user: u32| {
+    let asks = |user: u32, socket: &str| {
         let mut python = Command::new("/usr/bin/env");
-        python
-            .args(["python3", "-c", script])
-            .arg(&socket)
-            .arg(Request::new(Ask::Status).to_line());
+        python.args(["python3", "-c", script]).arg(socket).arg(Request::new(Ask::Status).to_line());
         let output = python.uid(user).current_dir("/").output().expect("it starts");
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     };
-    assert_eq!(asks(0), "in\n9");
-    let told = asks(65534);
-    assert!(["in", "in\n0"].contains(&&*told), "{told}");
+    for socket in [socket.to_str().expect("a path of letters"), &place] {
+        assert_eq!(asks(0, socket), "in\n9");
+        let told = asks(65534, socket);
+        assert!(["in", "in\n0"].contains(&&*told), "{told}");
+    }
 }
 
 #[test]
@@ -138,7 +142,10 @@ fn a_false_answer_about_memory_is_an_error_and_maps_nothing() {
     let mut importer = world.start(Route::Dlsym);
     exporter.does("alloc 0 4194304");
     importer.does("alloc 1 4194304; write 1 9");
+    // Without its agent's place, so that the folder is asked, where the agent does not listen again: it is stopped.
     let handle = exporter.text("handle 0 0");
+    let handle = format!("{}00000000", &handle[..120]);
+    signal("-STOP", &exporter.pid());
     let live = importer.text("live");
     fs::remove_file(exporter.socket()).expect("it was there");
     let listener = UnixListener::bind(exporter.socket()).expect("a socket");
@@ -164,4 +171,5 @@ fn a_false_answer_about_memory_is_an_error_and_maps_nothing() {
         assert_eq!(importer.text("live"), live, "{answer:.200}");
     }
     assert!(importer.status().obstacles.is_empty(), "{:?}", importer.status());
+    signal("-CONT", &exporter.pid());
 }

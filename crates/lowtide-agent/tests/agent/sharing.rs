@@ -1,5 +1,9 @@
 //! Memory that processes share by handles (`cuIpcGetMemHandle`), and what that does to sleep.
 
+use std::fs;
+use std::io::Read;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -73,6 +77,45 @@ fn memory_stays_while_it_is_open_and_sleeps_after_the_last_close() {
 }
 
 #[test]
+fn memory_opens_whatever_becomes_of_the_runtime_folder() {
+    for is_made_again in [false, true] {
+        let world = World::new();
+        let (exporter, mut importer, handle) = pair(&world);
+        let run = world.folder().join("run/lowtide");
+        fs::remove_dir_all(&run).expect("a folder");
+        if is_made_again {
+            fs::create_dir(&run).expect("a folder");
+        }
+        importer.does("close 0");
+        importer.does(&open(&handle));
+        importer.does("seed 0 5; check 0");
+        // A command finds the program again a little later.
+        let began = Instant::now();
+        while !exporter.socket().exists() {
+            assert!(began.elapsed() < LIMIT, "it does not listen");
+            thread::sleep(Duration::from_millis(50));
+        }
+        stays_awake_for(&exporter, &importer.pid());
+    }
+}
+
+#[test]
+fn somebody_else_at_the_place_of_a_handle_is_asked_nothing() {
+    let world = World::new();
+    let (exporter, mut importer, handle) = pair(&world);
+    importer.does("close 0");
+    let number = std::process::id();
+    let name = SocketAddr::from_abstract_name(format!("lowtide-{number:08x}")).expect("a name");
+    let listener = UnixListener::bind_addr(&name).expect("a socket");
+    let number = number.to_ne_bytes().map(|byte| format!("{byte:02x}")).concat();
+    importer.does(&open(&format!("{}{number}", &handle[..120])));
+    importer.does("seed 0 5; check 0");
+    stays_awake_for(&exporter, &importer.pid());
+    let (mut client, _) = listener.accept().expect("it connected");
+    assert_eq!(client.read(&mut [0; 9]).expect("it has ended"), 0, "nothing was asked");
+}
+
+#[test]
 fn memory_that_is_closed_in_a_capture_and_opened_again_stays() {
     let world = World::new();
     let (mut exporter, mut importer, handle) = pair(&world);
@@ -140,7 +183,7 @@ fn a_process_that_dies_closes_what_it_had_open_also_beside_its_child() {
 }
 
 /// Sends a signal to a process.
-fn signal(name: &str, pid: &str) {
+pub(crate) fn signal(name: &str, pid: &str) {
     let sent = Command::new("kill").args([name, pid]).status();
     assert!(sent.is_ok_and(|status| status.success()), "{name} {pid}");
 }

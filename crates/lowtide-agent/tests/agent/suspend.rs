@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -294,11 +295,36 @@ fn a_program_whose_helper_was_killed_comes_back_with_another() {
     let world = World::new();
     let mut program = started(&world, &[]);
     suspended(&program);
+    kill_helper(&world);
+    program.does("check 0");
+}
+
+fn kill_helper(world: &World) {
     let running = Helper::new(&world.folder().join("run/lowtide"), helper()).running();
     let pid = running.expect("it answers").expect("it runs").pid().to_string();
     let killed = Command::new("kill").args(["-9", &pid]).status();
     assert!(killed.is_ok_and(|status| status.success()), "{pid}");
-    program.does("check 0");
+}
+
+#[test]
+fn a_suspended_program_comes_back_without_a_helper_and_without_the_runtime_folder() {
+    let remove = |path: &Path| fs::remove_dir_all(path).expect("a folder");
+    let replace = |path: &Path| {
+        remove(path);
+        fs::write(path, "").expect("a file");
+    };
+    // What the helper wrote down is lost with the folder: the program's room is known all the same.
+    for damage in [&remove as &dyn Fn(&Path), &replace] {
+        let world = World::new();
+        let small = ("LOWTIDE_DOUBLE", "total=240MiB");
+        let mut program = started(&world, &[small, ("LOWTIDE_WAKE_TIMEOUT", "10s")]);
+        suspended(&program);
+        let mut other = world.start_with(Route::Dlsym, &[small]);
+        other.does("alloc 0 4194304");
+        kill_helper(&world);
+        damage(&world.folder().join("run/lowtide"));
+        program.does("check 0");
+    }
 }
 
 #[test]

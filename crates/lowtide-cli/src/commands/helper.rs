@@ -89,7 +89,7 @@ pub(super) fn round_trip(
         Ok(answer) => refused(answer),
         Err(error) => Err(error.into()),
     };
-    let resume = Resume { target, maps: Vec::new(), wait_ms, limit_ms };
+    let resume = Resume { target, needs: Vec::new(), maps: Vec::new(), wait_ms, limit_ms };
     let back_s = match connection.ask(Ask::Resume(resume)) {
         Ok(Answer::Resumed(resumed)) => Ok(total_s(&resumed.steps)),
         Ok(answer) => refused(answer),

@@ -106,7 +106,7 @@ pub(crate) fn resume(options: &ResumeOptions) -> anyhow::Result<Ending> {
         return answers::of_agent(options.pid, options.json, question, answer);
     }
     let (maps, wait_ms, limit_ms) = (Vec::new(), ms(options.wait), ms(LIMIT));
-    let ask = Ask::Resume(Resume { target, maps, wait_ms, limit_ms });
+    let ask = Ask::Resume(Resume { target, needs: Vec::new(), maps, wait_ms, limit_ms });
     let answer = connect()?.ask(ask).context("resuming it")?;
     if options.json {
         page::print_json(&answer)?;

@@ -56,7 +56,8 @@ impl Content {
 /// The journal of this helper.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    pub(crate) folder: PrivateFolder,
+    /// The reason instead, where there is none: then nothing is begun, and what is suspended comes back.
+    pub(crate) folder: Result<PrivateFolder, String>,
     name: String,
     boot: String,
     records: Mutex<BTreeMap<Target, Record>>,
@@ -85,15 +86,28 @@ impl Journal {
             }
         };
         let records = records.into_iter().map(|record| (record.target, record)).collect();
+        let (folder, records) = (Ok(folder), Mutex::new(records));
         Ok(Journal {
             folder,
             name,
             boot,
-            records: Mutex::new(records),
+            records,
+            refused_writes,
+            ..Journal::nowhere(String::new())
+        })
+    }
+
+    /// Makes a journal that cannot be written, for this reason.
+    pub(crate) fn nowhere(why: String) -> Journal {
+        Journal {
+            folder: Err(why),
+            name: String::new(),
+            boot: String::new(),
+            records: Mutex::default(),
             is_behind: AtomicBool::new(false),
             writes: AtomicU32::new(0),
-            refused_writes,
-        })
+            refused_writes: Vec::new(),
+        }
     }
 
     /// Returns all records.
@@ -120,7 +134,7 @@ impl Journal {
                 None => records.remove(&record.target),
             };
         }
-        written.map_err(|error| Refusal::NoJournal { why: error.to_string() })
+        written.map_err(|why| Refusal::NoJournal { why })
     }
 
     /// Notes how far a process has come that is written down already. A disk that is full does not matter: the next
@@ -155,7 +169,7 @@ impl Journal {
         }
     }
 
-    fn store(&self, records: &BTreeMap<Target, Record>) -> Result<(), PrivateFileError> {
+    fn store(&self, records: &BTreeMap<Target, Record>) -> Result<(), String> {
         let content =
             Content { boot: self.boot.clone(), records: records.values().cloned().collect() };
         // Plain data with names for keys: there is nothing that JSON could not hold.
@@ -163,7 +177,9 @@ impl Journal {
         let number = self.writes.fetch_add(1, SeqCst) + 1;
         // A folder that is not there refuses as a full one does.
         let is_refused = self.refused_writes.contains(&number);
-        self.folder.replace(if is_refused { "missing/journal" } else { &self.name }, &bytes)?;
+        let name = if is_refused { "missing/journal" } else { &self.name };
+        let folder = self.folder.as_ref().map_err(Clone::clone)?;
+        folder.replace(name, &bytes).map_err(|error| error.to_string())?;
         self.is_behind.store(false, SeqCst);
         Ok(())
     }

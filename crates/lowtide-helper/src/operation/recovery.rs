@@ -86,7 +86,7 @@ fn finish(service: &Service, record: &Record, operation: &Arc<Operation>, exclus
 
 fn bring_back(service: &Service, record: &Record, operation: &Arc<Operation>) {
     let target = record.target;
-    let ask = Resume { target, maps: Vec::new(), wait_ms: 0, limit_ms: 0 };
+    let ask = Resume { target, needs: Vec::new(), maps: Vec::new(), wait_ms: 0, limit_ms: 0 };
     if let Err(error) = service.resume(&ask, operation, Instant::now() + LIMIT) {
         tracing::info!(%error, pid = target.pid, "it stays suspended");
         Journaled::new(service, operation, record.clone()).is_suspended();

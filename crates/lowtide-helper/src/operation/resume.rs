@@ -112,6 +112,9 @@ impl Service {
             process.check_moving()?;
             let (state, reading) = (self.driver.state(pid)?, Reading::now());
             let mut needs = self.journal.needs_of(target);
+            if needs.is_empty() {
+                needs.clone_from(&ask.needs);
+            }
             if state != ProcessState::Checkpointed {
                 let reading = reading.ok();
                 return Ok(Admitted { state, needs, reading, _exclusive: exclusive });

@@ -66,8 +66,8 @@ pub fn is_about_driver(refusal: &Refusal) -> bool {
 impl Service {
     /// Refuses if a trial with this driver failed. A driver that was never tried may be used.
     pub(crate) fn check_trial(&self) -> Result<(), Refusal> {
-        let known = driver_version().ok().and_then(|driver| recall(&self.journal.folder, &driver));
-        match known {
+        let folder = self.journal.folder.as_ref().ok();
+        match driver_version().ok().and_then(|driver| recall(folder?, &driver)) {
             Some(Trial { driver, failure: Some(why) }) => Err(Refusal::Tried { driver, why }),
             _ => Ok(()),
         }
@@ -76,7 +76,8 @@ impl Service {
     /// Suspends a disposable process and brings it back, unless the result of that is known.
     pub(crate) fn try_driver(&self, deadline: Instant) -> Result<Trial, Refusal> {
         let driver = driver_version()?;
-        if let Some(known) = recall(&self.journal.folder, &driver) {
+        let folder = self.journal.folder.as_ref().ok();
+        if let Some(known) = folder.and_then(|folder| recall(folder, &driver)) {
             return Ok(known);
         }
         let failure = match self.attempt(deadline) {
@@ -86,7 +87,7 @@ impl Service {
             Err(refusal) => return Err(refusal),
         };
         let trial = Trial { driver, failure };
-        if let Err(error) = remember(&self.journal.folder, &trial) {
+        if let Some(Err(error)) = folder.map(|folder| remember(folder, &trial)) {
             tracing::warn!(%error, "the result of a trial is not remembered");
         }
         Ok(trial)
@@ -98,7 +99,13 @@ impl Service {
         let (lock_limit_ms, limit_ms) = (STEP_LIMIT_MS, STEP_LIMIT_MS);
         let ask = Suspend { target, lock_limit_ms, limit_ms, force: true, is_alone: true };
         self.suspend(&ask, &Operation::new(target), deadline)?;
-        let ask = Resume { target, maps: Vec::new(), wait_ms: STEP_LIMIT_MS, limit_ms };
+        let ask = Resume {
+            target,
+            needs: Vec::new(),
+            maps: Vec::new(),
+            wait_ms: STEP_LIMIT_MS,
+            limit_ms,
+        };
         self.resume(&ask, &Operation::new(target), deadline)?;
         drop(disposable);
         self.journal.remove(target);

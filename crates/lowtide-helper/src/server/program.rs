@@ -5,7 +5,8 @@ use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::net::UnixListener;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use lowtide_device::private_files::{PrivateFileError, PrivateFolder};
 use lowtide_proto::helper::is_privileged;
-use lowtide_proto::line::at_socket;
+use lowtide_proto::line::{SocketFile, at_socket, is_from_this_user};
 use rustix::fs::Mode;
 use rustix::{process, stdio};
 
@@ -25,7 +26,7 @@ use crate::operation::machine_locks::MachineLocks;
 use crate::operation::service::Service;
 use crate::operation::{recovery, trial};
 use crate::process::checkpoint::CheckpointDriver;
-use crate::server::serving;
+use crate::server::serving::{self, Place};
 
 /// The time without use after which the helper ends. Starting one anew takes up to three seconds.
 const IDLE: Duration = Duration::from_secs(600);
@@ -68,11 +69,21 @@ fn start() -> Result<(), StartError> {
         return Err(StartError::Usage);
     }
     start_clean(&path)?;
-    let folder = PrivateFolder::create(Path::new(&path))?;
+    let (starter, path) = (starter(), Path::new(&path));
+    if starter.is_none() {
+        // Nobody could be served without it.
+        PrivateFolder::create(path)?;
+    }
     if !leave()? {
         return Ok(());
     }
-    serve(folder)
+    serve(path, starter)
+}
+
+/// Returns the connection to the process that started this one, which is its first client: its standard input.
+fn starter() -> Option<UnixStream> {
+    let input = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
+    is_from_this_user(&input).then_some(input)
 }
 
 /// Starts this program again where a variable is set that a helper must not have: a preloaded library is
@@ -127,30 +138,52 @@ fn leave() -> io::Result<bool> {
     Ok(true)
 }
 
-fn serve(folder: PrivateFolder) -> Result<(), StartError> {
+fn serve(path: &Path, mut starter: Option<UnixStream>) -> Result<(), StartError> {
     let settings = Settings::of_environment();
-    let path = folder.path().join(name_of_socket());
-    let Some(_instance) = only_instance(&folder)? else { return Ok(()) };
-    // A helper that was killed has left it.
-    folder.remove(&name_of_socket())?;
+    let (place, journal) = match take_place(path, &settings.refused_writes, &mut starter) {
+        Ok(Some((place, journal))) => (Some(place), journal),
+        Ok(None) => return Ok(()),
+        Err(error) if starter.is_none() => return Err(error),
+        // A full disk, or somebody else's folder: whoever is suspended comes back all the same.
+        Err(error) => (None, Journal::nowhere(error.to_string())),
+    };
     let service = Arc::new(Service {
         driver: CheckpointDriver::default(),
         lock_table: Arc::new(LockTable::default()),
-        journal: Journal::open(folder, name_of_journal(), settings.refused_writes)?,
+        journal,
         machine: MachineLocks::new(settings.locks),
     });
     recovery::begin(&service);
-    let listener = at_socket(&path, |path| UnixListener::bind(path))?;
-    listener.set_nonblocking(true)?;
     // Clients connect meanwhile. A driver that is missing is told to whoever asks.
     let early = Arc::clone(&service);
     thread::Builder::new().spawn(move || early.driver.driver().map(drop))?;
-    serving::serve(&listener, &path, &service, settings.idle);
+    serving::serve(place.as_ref(), starter, &service, settings.idle);
     Ok(())
 }
 
-/// Becomes the only helper of this user and namespace; `None` if another one is.
-fn only_instance(folder: &PrivateFolder) -> Result<Option<File>, StartError> {
+/// Takes the place of the only helper in a folder, with its journal; `None` if another helper has it.
+fn take_place(
+    path: &Path,
+    refused_writes: &[u32],
+    starter: &mut Option<UnixStream>,
+) -> Result<Option<(Place, Journal)>, StartError> {
+    let folder = PrivateFolder::create(path)?;
+    let Some(instance) = only_instance(&folder, starter)? else { return Ok(None) };
+    let path = folder.path().join(name_of_socket());
+    // A helper that was killed has left it.
+    folder.remove(&name_of_socket())?;
+    let journal = Journal::open(folder, name_of_journal(), refused_writes.to_vec())?;
+    let listener = at_socket(&path, |path| UnixListener::bind(path))?;
+    listener.set_nonblocking(true)?;
+    Ok(Some((Place { listener, file: SocketFile::of(path), _instance: instance }, journal)))
+}
+
+/// Becomes the only helper of this user and namespace; `None` if another one is. The starter need not wait: it asks that
+/// one.
+fn only_instance(
+    folder: &PrivateFolder,
+    starter: &mut Option<UnixStream>,
+) -> Result<Option<File>, StartError> {
     let name = format!("{}.lock", name_of_socket());
     let file = match folder.open_existing(&name)? {
         Some(file) => file,
@@ -165,7 +198,10 @@ fn only_instance(folder: &PrivateFolder) -> Result<Option<File>, StartError> {
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),
-            Err(TryLockError::WouldBlock) if Instant::now() < deadline => thread::sleep(PAUSE),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                drop(starter.take());
+                thread::sleep(PAUSE);
+            }
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(error.into()),
         }

@@ -1,11 +1,9 @@
 //! The socket, and a thread for each connection.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +11,7 @@ use std::time::{Duration, Instant};
 use lowtide_proto::helper::{
     Answer, Ask, Greeting, LINE_MOST, Refusal, Request, Step, TRIAL_LIMIT, Target,
 };
-use lowtide_proto::line::{LineReader, is_from_this_user};
+use lowtide_proto::line::{LineReader, SocketFile, is_from_this_user};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::operation::lock_table::Operation;
@@ -33,34 +31,50 @@ const GRACE: Duration = Duration::from_secs(1);
 /// The longest limit that counts.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// Serves until nobody has asked for this time, nothing is under way and nobody is suspended, or until the
-/// socket is not this helper's any more.
-pub(crate) fn serve(listener: &UnixListener, path: &Path, service: &Arc<Service>, idle: Duration) {
+/// The place in the folder of the user, which only one helper has.
+pub(crate) struct Place {
+    pub(crate) listener: UnixListener,
+    pub(crate) file: SocketFile,
+    pub(crate) _instance: File,
+}
+
+/// Serves until nobody has asked for this time, nothing is under way and nobody is suspended. A helper that has lost its
+/// place, or never had one, ends as soon as nobody is connected.
+pub(crate) fn serve(
+    place: Option<&Place>,
+    starter: Option<UnixStream>,
+    service: &Arc<Service>,
+    idle: Duration,
+) {
     // Cloned for each connection.
     let connections = Arc::new(());
-    let ours = fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    if let Some(starter) = starter {
+        start(starter, service, &connections);
+    }
     let mut used = Instant::now();
     loop {
-        match listener.accept() {
-            Ok((client, _)) => {
+        match place.map(|place| (place, place.listener.accept())) {
+            Some((_, Ok((client, _)))) => {
                 used = Instant::now();
                 start(client, service, &connections);
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => wait(listener, LOOK),
+            Some((place, Err(error))) if error.kind() == ErrorKind::WouldBlock => {
+                wait(&place.listener, LOOK);
+            }
             // Too few file descriptors, for example: that may pass.
-            Err(_) => thread::sleep(LOOK),
+            _ => thread::sleep(LOOK),
         }
         service.journal.catch_up();
         let is_busy = Arc::strong_count(&connections) > 1 || !service.lock_table.is_empty();
-        let is_ours = fs::metadata(path).map(|found| (found.dev(), found.ino())).ok() == ours;
         if is_busy {
             used = Instant::now();
-        } else if !is_ours {
-            // Somebody removed it; the next client starts another helper.
-            return;
-        } else if used.elapsed() >= idle {
+            continue;
+        }
+        // The next client starts another helper.
+        let Some(place) = place.filter(|place| place.file.is_there()) else { return };
+        if used.elapsed() >= idle {
             if !service.has_records() {
-                let _removed = fs::remove_file(path);
+                let _removed = fs::remove_file(place.file.path());
                 return;
             }
             used = Instant::now();

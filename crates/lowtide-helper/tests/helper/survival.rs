@@ -6,7 +6,7 @@ use std::thread;
 use lowtide_proto::helper::{Answer, Ask, Helper, ProcessState, Refusal};
 use lowtide_testing::double::Double;
 
-use crate::world::{Program, World, ask, kill, refused, state, until};
+use crate::world::{Program, World, ask, has_ended, kill, refused, state, until};
 
 /// Asks a helper that does not live to answer.
 fn is_killed_at(helper: &Helper, question: Ask) {
@@ -180,4 +180,22 @@ fn a_suspended_program_waits_in_its_next_call_until_it_is_resumed() {
     assert!(!program.has_answered(), "it is off the device");
     assert!(matches!(ask(&helper, program.resume(0)), Answer::Resumed(_)));
     assert_eq!(program.answer(), "7");
+}
+
+#[test]
+fn one_whose_folder_cannot_be_used_serves_whoever_starts_it_and_leads_back() {
+    let world = World::new();
+    let (helper, mut program) = (world.helper(), world.program(8));
+    assert!(matches!(ask(&helper, program.suspend()), Answer::Suspended(_)));
+    kill(helper.connect().expect("it listens").pid());
+    std::fs::remove_dir_all(world.sockets()).expect("a folder");
+    std::fs::write(world.sockets(), "").expect("a file");
+    let refusal = refused(&helper, world.program(8).suspend());
+    assert!(matches!(refusal, Refusal::NoJournal { .. }), "{refusal:?}");
+    let mut connection = helper.connect().expect("it is started");
+    let pid = connection.pid();
+    assert!(matches!(connection.ask(program.resume(0)), Ok(Answer::Resumed(_))));
+    program.is_right();
+    drop(connection);
+    until("it ends", || has_ended(pid));
 }

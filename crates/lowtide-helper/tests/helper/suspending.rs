@@ -68,7 +68,8 @@ fn what_the_caller_maps_afterwards_needs_room_too() {
     let mut other = world.program(436);
     let maps = vec![DeviceBytes { uuid, bytes: Bytes::mib(300) }];
     let target = program.target;
-    let with_maps = Ask::Resume(Resume { target, maps, wait_ms: 0, limit_ms: 60_000 });
+    let with_maps =
+        Ask::Resume(Resume { target, needs: Vec::new(), maps, wait_ms: 0, limit_ms: 60_000 });
     let Answer::Refused { refusal } = ask(&helper, with_maps) else { panic!("no room for it") };
     let text = refusal.to_string();
     assert!(text.contains("528.0 MiB needed, 492.0 MiB free"), "{text}");

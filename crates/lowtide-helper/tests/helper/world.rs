@@ -171,7 +171,13 @@ impl Program {
 
     pub(crate) fn resume(&self, wait_ms: u64) -> Ask {
         let target = self.target;
-        Ask::Resume(Resume { target, maps: Vec::new(), wait_ms, limit_ms: 60_000 })
+        Ask::Resume(Resume {
+            target,
+            needs: Vec::new(),
+            maps: Vec::new(),
+            wait_ms,
+            limit_ms: 60_000,
+        })
     }
 }
 

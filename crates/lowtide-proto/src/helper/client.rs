@@ -1,5 +1,8 @@
 //! Asking the helper, and starting it if nobody answers.
 //!
+//! Whoever starts a helper is its first client, over the socket that the helper gets as its standard input: the way back
+//! from a suspend needs no folder.
+//!
 //! The asker may be the agent inside another program. So a helper is no child of the program for longer
 //! than it takes to start, no descriptor of the connection reaches programs that it starts, no call waits
 //! without a limit, and the variables that a helper gets are read once, in [`Helper::new`].
@@ -7,6 +10,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -148,8 +152,10 @@ impl Helper {
                 return Err(HelperError::NoAnswer(io::Error::new(ErrorKind::TimedOut, why)));
             }
             if started.is_none_or(|started| started.elapsed() > START_AGAIN) {
-                self.start()?;
                 started = Some(Instant::now());
+                if let Some(connection) = self.start(began + START_LIMIT)? {
+                    return Ok(connection);
+                }
             }
             thread::sleep(PAUSE);
         }
@@ -167,30 +173,42 @@ impl Helper {
             Err(error) if is_nobody(&error) => return Ok(None),
             Err(error) => return Err(HelperError::NoAnswer(error)),
         };
-        let mut lines = LineReader::default();
-        let line = match lines.read(&stream, LINE_MOST, Instant::now() + GREETING_LIMIT) {
-            Ok(line) => line,
-            // It was about to end.
-            Err(error) if is_end(&error) => return Ok(None),
-            Err(error) => return Err(HelperError::NoAnswer(error)),
-        };
-        let greeting: Greeting = serde_json::from_slice(&line).map_err(HelperError::Format)?;
-        if greeting.version != VERSION {
-            return Err(HelperError::Version { found: greeting.version, pid: greeting.pid });
+        // Somebody who got hold of the folder's place.
+        if !is_from_this_user(&stream) {
+            return Ok(None);
         }
-        Ok(Some(Connection { stream, pid: greeting.pid, lines }))
+        greeted(stream, Instant::now() + GREETING_LIMIT)
     }
 
-    /// Starts the program. It leaves this process at once: what was started here ends, and is waited for.
-    fn start(&self) -> Result<(), HelperError> {
+    /// Starts the program, and waits for its greeting. It leaves this process at once: what was started here ends, and is
+    /// waited for. Returns `None` if it found another helper and has ended.
+    fn start(&self, deadline: Instant) -> Result<Option<Connection>, HelperError> {
         let failed = |source| HelperError::NotStarted { program: self.program.clone(), source };
+        let (stream, theirs) = UnixStream::pair().map_err(failed)?;
         let mut command = Command::new(&self.program);
         command.arg(&self.folder).env_clear().envs(self.variables.iter().cloned());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(failed)?;
-        let ended = wait_for(&mut child, START_LIMIT);
-        ended.map_err(failed)
+        // It has their end open.
+        drop(command);
+        wait_for(&mut child, START_LIMIT).map_err(failed)?;
+        greeted(stream, deadline)
     }
+}
+
+/// Waits for the greeting of a helper; `None` if it ends instead.
+fn greeted(stream: UnixStream, deadline: Instant) -> Result<Option<Connection>, HelperError> {
+    let mut lines = LineReader::default();
+    let line = match lines.read(&stream, LINE_MOST, deadline) {
+        Ok(line) => line,
+        Err(error) if is_end(&error) => return Ok(None),
+        Err(error) => return Err(HelperError::NoAnswer(error)),
+    };
+    let greeting: Greeting = serde_json::from_slice(&line).map_err(HelperError::Format)?;
+    if greeting.version != VERSION {
+        return Err(HelperError::Version { found: greeting.version, pid: greeting.pid });
+    }
+    Ok(Some(Connection { stream, pid: greeting.pid, lines }))
 }
 
 /// Waits until a child has ended; kills it after a limit. The program around this one may wait for children
@@ -224,8 +242,15 @@ pub fn is_privileged() -> bool {
     effective != real || gained || (effective.is_root() && !cfg!(debug_assertions))
 }
 
+/// Returns whether nobody of this user listens, whatever is in the folder's place.
 fn is_nobody(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
+    matches!(
+        error.kind(),
+        ErrorKind::NotFound
+            | ErrorKind::ConnectionRefused
+            | ErrorKind::NotADirectory
+            | ErrorKind::PermissionDenied
+    )
 }
 
 fn is_end(error: &io::Error) -> bool {
@@ -436,6 +461,30 @@ mod tests {
         // The shell adds these.
         let of_the_shell = ["LOWTIDE_DOUBLE", "PWD", "SHLVL", "_", "OLDPWD", "PATH"];
         assert!(names.iter().all(|name| of_the_shell.contains(name)), "{text}");
+    }
+
+    #[test]
+    fn a_helper_of_another_user_is_not_listened_to() {
+        if !process::geteuid().is_root() {
+            return eprintln!("skipped: only root can act as another user");
+        }
+        let (_alone, folder) = (alone(), TempDir::new().expect("a folder"));
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("ours");
+        let path = socket(&folder);
+        let squatter = thread::spawn(move || {
+            // SAFETY: changes the user of this thread alone, which ends here.
+            unsafe { libc::syscall(libc::SYS_setresuid, -1, 65534, -1) };
+            UnixListener::bind(path)
+        });
+        let listener = squatter.join().expect("no panic").expect("a socket");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut client, _) = listener.accept().expect("a client");
+                let _sent = client.write_all(Greeting::line(77).as_bytes());
+            });
+            let running = scripted(&folder, "exit 1").running();
+            assert!(running.expect("nobody of this user").is_none());
+        });
     }
 
     #[test]

@@ -98,6 +98,10 @@ pub struct Suspend {
 pub struct Resume {
     /// The process.
     pub target: Target,
+    /// The memory that must be free before it can come back, as its suspend said ([`Suspended::needs`]): for a
+    /// helper that does not have that written down.
+    #[serde(default)]
+    pub needs: Vec<DeviceBytes>,
     /// The memory that the process maps right after it is back, by device. There must be room for it too.
     #[serde(default)]
     pub maps: Vec<DeviceBytes>,
@@ -305,7 +309,7 @@ mod tests {
                 force: true,
                 is_alone: false,
             }),
-            Ask::Resume(Resume { target, maps, wait_ms: 3, limit_ms: 4 }),
+            Ask::Resume(Resume { target, needs: maps.clone(), maps, wait_ms: 3, limit_ms: 4 }),
             Ask::State { target },
             Ask::List,
             Ask::Devices,
