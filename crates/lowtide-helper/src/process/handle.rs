@@ -1,6 +1,7 @@
 //! Whether a process may be suspended at all, by what the kernel says about it.
 
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
@@ -52,8 +53,11 @@ impl ProcessHandle {
         let pid = self.target.pid;
         // The first thread may have ended, and the others go on: only the handle tells that.
         let has_ended = self.handle.as_ref().map_or_else(|| !is_alive(pid), process_tree::is_over);
-        let is_it = Target::of(pid).is_ok_and(|now| now == self.target);
-        if has_ended || !is_it { Err(Refusal::Ended { pid }) } else { Ok(()) }
+        match Target::of(pid) {
+            Err(error) if !has_ended => Err(unreadable(pid, &error)),
+            Ok(now) if now == self.target && !has_ended => Ok(()),
+            _ => Err(Refusal::Ended { pid }),
+        }
     }
 
     /// Checks that the driver's calls on the process will not hang: it is neither stopped nor frozen.
@@ -70,7 +74,7 @@ impl ProcessHandle {
         // The kernel gives the files of a process that may not be traced to root, and leaves their folder to
         // the process's user.
         let maps = format!("/proc/{pid}/maps");
-        let owner = fs::metadata(&maps).map_err(|_| Refusal::Ended { pid })?.uid();
+        let owner = fs::metadata(&maps).map_err(|error| unreadable(pid, &error))?.uid();
         if owner != effective_user() {
             return Err(Refusal::NotDumpable { pid });
         }
@@ -96,7 +100,10 @@ impl ProcessHandle {
 
 /// Returns whether a process of this number exists and has not ended.
 pub(crate) fn is_alive(pid: u32) -> bool {
-    state_letter(pid).is_some_and(|letter| !"ZXx".contains(letter))
+    match state_letter(pid) {
+        Ok(letter) => letter.is_none_or(|letter| !"ZXx".contains(letter)),
+        Err(error) => unreadable(pid, &error) != Refusal::Ended { pid },
+    }
 }
 
 /// Returns whether a process has ended, or ends within a moment: the driver tells of a killed process before the
@@ -109,6 +116,15 @@ pub(crate) fn is_ending(pid: u32) -> bool {
         }
         is_over
     })
+}
+
+/// Returns what it means that a file about a process cannot be read: the process has ended, or this one may not have more
+/// files open, for example.
+fn unreadable(pid: u32, error: &io::Error) -> Refusal {
+    // The second where the file was open already.
+    let is_gone = error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH);
+    let why = || format!("looking at process {pid}: {error}");
+    if is_gone { Refusal::Ended { pid } } else { Refusal::Broken { why: why() } }
 }
 
 /// Returns what is known about the kernel's rules for tracing, and what to do.
@@ -143,7 +159,7 @@ struct Status {
 impl Status {
     fn read(pid: u32) -> Result<Status, Refusal> {
         let text = fs::read_to_string(format!("/proc/{pid}/status"));
-        let text = text.map_err(|_| Refusal::Ended { pid })?;
+        let text = text.map_err(|error| unreadable(pid, &error))?;
         let numbers = |name| -> Vec<u32> {
             let words = field(&text, name).unwrap_or_default();
             words.iter().filter_map(|word| word.parse().ok()).collect()
@@ -158,14 +174,14 @@ fn field<'a>(status: &'a str, name: &str) -> Option<Vec<&'a str>> {
     Some(line.split_ascii_whitespace().collect())
 }
 
-fn state_letter(pid: u32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.trim_start().chars().next()
+fn state_letter(pid: u32) -> io::Result<Option<char>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    Ok(stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next()))
 }
 
 /// Returns whether a process is stopped by a signal or a tracer, or frozen with its control group.
 pub(crate) fn is_stopped(pid: u32) -> bool {
-    state_letter(pid).is_some_and(|letter| "Tt".contains(letter)) || is_frozen(pid)
+    matches!(state_letter(pid), Ok(Some('T' | 't'))) || is_frozen(pid)
 }
 
 fn is_frozen(pid: u32) -> bool {
@@ -226,6 +242,18 @@ mod tests {
         let own =
             ProcessHandle::find(Target::of(this).expect("it runs")).expect_err("this process");
         assert_eq!(own, Refusal::Helper { pid: this });
+    }
+
+    #[test]
+    fn too_few_files_are_not_the_end_of_a_process() {
+        let told = |code| unreadable(7, &io::Error::from_raw_os_error(code));
+        assert_eq!(
+            [libc::ENOENT, libc::ESRCH].map(told),
+            [(); 2].map(|()| Refusal::Ended { pid: 7 })
+        );
+        for code in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EACCES] {
+            assert!(matches!(told(code), Refusal::Broken { .. }), "{code}");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use lowtide_device::private_files::{PrivateFileError, PrivateFolder};
 use lowtide_proto::helper::is_privileged;
 use lowtide_proto::line::{SocketFile, at_socket, is_from_this_user};
 use rustix::fs::Mode;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::{process, stdio};
 
 use crate::operation::journal::{Journal, name_of_journal, name_of_socket};
@@ -33,6 +34,8 @@ const IDLE: Duration = Duration::from_secs(600);
 /// The time for which a helper waits for another one that is ending.
 const INSTANCE_LIMIT: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(5);
+/// The files that this process may have open, where it may say so itself.
+const FILES: u64 = 1 << 16;
 
 const USAGE: &str = "lowtide-helper FOLDER: suspends and resumes processes for other parts of lowtide, which start it. \
                      FOLDER is the folder of this user's agents.";
@@ -56,6 +59,7 @@ enum StartError {
 
 fn start() -> Result<(), StartError> {
     close_inherited();
+    raise_limits();
     let mut arguments = env::args_os().skip(1);
     let path = match (arguments.next(), arguments.next()) {
         (Some(path), None) => path,
@@ -116,6 +120,25 @@ fn close_inherited() {
         // SAFETY: as above. The one that listed them is closed already.
         unsafe { libc::close(number) };
     }
+}
+
+/// Raises the limits that this process has from its starter as far as the system allows. What comes back needs files,
+/// threads and memory, however few of them the program around the agent may have.
+fn raise_limits() {
+    use Resource::{As, Cpu, Data, Fsize, Memlock, Nofile, Nproc};
+    for resource in [As, Cpu, Data, Fsize, Memlock, Nofile, Nproc] {
+        let hard = getrlimit(resource).maximum;
+        // No limit at all is refused for files.
+        let most = hard.filter(|_| resource == Nofile).map(|hard| hard.max(FILES));
+        let raised = setrlimit(resource, Rlimit { current: most, maximum: most });
+        if raised.is_err() {
+            // Only root may do that.
+            let _raised = setrlimit(resource, Rlimit { current: hard, maximum: hard });
+        }
+    }
+    // A limit that stays is an error of a write, as a full disk is.
+    // SAFETY: this process has one thread and no handler.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
 /// Leaves the process that started this one: a new process goes on, in a session of its own. Returns false in the

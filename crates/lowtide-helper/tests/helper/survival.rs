@@ -199,3 +199,20 @@ fn one_whose_folder_cannot_be_used_serves_whoever_starts_it_and_leads_back() {
     drop(connection);
     until("it ends", || has_ended(pid));
 }
+
+#[test]
+fn it_does_not_keep_the_limits_of_its_starter() {
+    let world = World::new();
+    let (helper, mut program) = (world.helper(), world.program(8));
+    // As in a shell that allows few files, and none with content.
+    let script = "ulimit -S -n 16; ulimit -S -f 0; exec \"$0\" \"$1\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_lowtide-helper")]).arg(world.sockets());
+    command.envs(world.variables(""));
+    assert!(command.status().expect("it starts").success());
+    until("it listens", || helper.running().expect("no other answer").is_some());
+    let _clients: Vec<_> = (0..20).map(|_| helper.connect().expect("it listens")).collect();
+    assert!(matches!(ask(&helper, program.suspend()), Answer::Suspended(_)));
+    assert!(matches!(ask(&helper, program.resume(0)), Answer::Resumed(_)));
+    program.is_right();
+}

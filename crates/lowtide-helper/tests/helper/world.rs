@@ -1,6 +1,7 @@
 //! A machine of a test's own: the driver double, a helper, and programs that are suspended.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -51,15 +52,22 @@ impl World {
     /// Returns the helper of this machine, whose journal cannot be written at these writes: `1+3`.
     pub(crate) fn helper_on_full_disk(&self, double: &str, writes: &str) -> Helper {
         let program = PathBuf::from(env!("CARGO_BIN_EXE_lowtide-helper"));
+        let helper = Helper::new(&self.sockets(), program).with_variable("LOWTIDE_DOUBLE", double);
+        let variables = self.variables(writes).into_iter();
+        variables.fold(helper, |helper, (name, value)| helper.with_variable(name, value))
+    }
+
+    /// Returns the variables of a helper of this machine, with the default double.
+    pub(crate) fn variables(&self, writes: &str) -> [(&'static str, OsString); 4] {
         let locks = self.folder.path().join("locks");
         // Short, so that no helper outlives its test for long.
         let settings = format!("idle_ms=2000,locks={},full={writes}", locks.display());
-        Helper::new(&self.sockets(), program)
-            .with_variable("LOWTIDE_CUDA_LIBRARY", Double::path())
-            .with_variable("LOWTIDE_NVML_LIBRARY", Double::path())
-            .with_variable("LOWTIDE_DOUBLE_STATE", self.state())
-            .with_variable("LOWTIDE_DOUBLE", double)
-            .with_variable("LOWTIDE_HELPER", settings)
+        [
+            ("LOWTIDE_CUDA_LIBRARY", Double::path().into()),
+            ("LOWTIDE_NVML_LIBRARY", Double::path().into()),
+            ("LOWTIDE_DOUBLE_STATE", self.state().into()),
+            ("LOWTIDE_HELPER", settings.into()),
+        ]
     }
 
     /// Returns the helper of this machine.
