@@ -17,7 +17,7 @@ use crate::memory::{live_contexts, unmanaged};
 use crate::say::say;
 use crate::sharing::exports::Exports;
 use crate::sharing::imports::Imports;
-use crate::sleep::suspension::{Suspension, check_not_exiting};
+use crate::sleep::suspension::{Suspension, Way, check_not_exiting};
 use crate::sleep::torch_cache;
 use crate::{gate, obstacles, settings};
 
@@ -64,12 +64,12 @@ pub(crate) fn create(driver: Arc<Driver>) -> &'static Agent {
 
 impl Agent {
     /// Does what the process was asked. Called by the worker only, one at a time.
-    pub(crate) fn run(&self, ask: Ask) -> Answer {
+    pub(crate) fn run(&self, ask: Ask, way: Option<Way>) -> Answer {
         let done = match ask {
             Ask::Status => Ok(Answer::Status(self.status())),
             Ask::Sleep => self.sleep(),
             Ask::Wake => self.wake(),
-            Ask::Suspend => self.suspend(),
+            Ask::Suspend => self.suspend(way),
             Ask::Resume => self.suspension.resume(),
             Ask::Release { to } => self.release(to),
             Ask::Share => Err("it needs a connection of its own".to_owned()),
@@ -280,13 +280,18 @@ impl Agent {
         }
     }
 
+    /// Connects to the helper for a suspend; `None` if the process is suspended already. A helper that has to be started
+    /// takes its time, and a touch may need the worker meanwhile: so that does not call this.
+    pub(crate) fn way_to_suspend(&self) -> Result<Option<Way>, String> {
+        if gate::is_suspended() { Ok(None) } else { self.suspension.connect_to_suspend().map(Some) }
+    }
+
     /// Takes the process off its devices. It sleeps first, because the driver's own copy is slow.
-    fn suspend(&self) -> Result<Answer, String> {
+    fn suspend(&self, way: Option<Way>) -> Result<Answer, String> {
         if gate::is_suspended() {
             return Ok(Answer::Asleep);
         }
-        // Before the gate closes: a helper that has to be started takes its time.
-        let (connection, target) = self.suspension.connect_to_suspend()?;
+        let (connection, target) = way.ok_or("busy: the process was just coming back")?;
         let receipts = match self.sleep()? {
             Answer::Slept { receipts } if gate::is_asleep() => receipts,
             Answer::Asleep => Vec::new(),
@@ -298,6 +303,7 @@ impl Agent {
             let why = obstacles.join(", ");
             return Err(format!("the process cannot be suspended, and stays asleep: {why}"));
         }
+        let connection = self.suspension.renewed(connection)?;
         self.suspension.remember(self.status(), &self.memory.contexts());
         if !gate::suspend(CLOSING_LIMIT) {
             return Err("busy: a driver call is under way; the process stays asleep".to_owned());

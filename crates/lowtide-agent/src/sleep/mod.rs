@@ -4,4 +4,4 @@ pub(crate) mod agent;
 mod suspension;
 mod torch_cache;
 
-pub(crate) use suspension::{begin_exit, is_exiting};
+pub(crate) use suspension::{Way, begin_exit, is_exiting};

@@ -48,6 +48,9 @@ pub(crate) struct Suspension {
     before: Mutex<Option<Before>>,
 }
 
+/// A connection to the helper for a suspend, and this process.
+pub(crate) type Way = (Connection, Target);
+
 /// What nobody can ask the driver while the process is suspended.
 struct Before {
     status: Status,
@@ -69,15 +72,30 @@ impl Suspension {
     ///
     /// # Errors
     /// The reason why the process cannot be suspended.
-    pub(crate) fn connect_to_suspend(&self) -> Result<(Connection, Target), String> {
+    pub(crate) fn connect_to_suspend(&self) -> Result<Way, String> {
         check_not_exiting()?;
         self.connect()
     }
 
     /// Connects to the helper, and lets it attach to this process where the system asks for that.
-    fn connect(&self) -> Result<(Connection, Target), String> {
+    fn connect(&self) -> Result<Way, String> {
         let connection = self.helper.as_ref().map_err(Clone::clone)?.connect();
-        let connection = connection.map_err(|error| with_causes(&error))?;
+        self.named(connection.map_err(|error| with_causes(&error))?)
+    }
+
+    /// Returns a connection that was made before the process fell asleep, or another one to a helper that runs: it does
+    /// not wait long for a question.
+    pub(crate) fn renewed(&self, connection: Connection) -> Result<Connection, String> {
+        if connection.is_open() {
+            return Ok(connection);
+        }
+        let running = self.helper.as_ref().map_err(Clone::clone)?.running();
+        let running = running.map_err(|error| with_causes(&error))?;
+        let gone = "the helper has ended; the process stays asleep";
+        Ok(self.named(running.ok_or(gone)?)?.0)
+    }
+
+    fn named(&self, connection: Connection) -> Result<Way, String> {
         // SAFETY: takes a number. Fails where nothing restricts tracing.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(connection.pid())) };
         Ok((connection, self.target()?))

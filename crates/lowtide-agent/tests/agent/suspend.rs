@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
@@ -247,6 +247,40 @@ fn a_program_without_a_helper_says_so_and_stays_awake() {
 }
 
 #[test]
+fn a_touch_does_not_wait_for_a_suspend_whose_helper_does_not_start() {
+    let idle = [("LOWTIDE_FREE_ON_IDLE", "50ms"), ("LOWTIDE_IDLE_TO", "suspend")];
+    for settings in [&idle[..0], &idle] {
+        let world = World::new();
+        let [hangs, pid, end] = ["hangs", "pid", "end"].map(|name| world.folder().join(name));
+        let text = format!(
+            "#!/bin/sh\necho $$ >{0}.part; mv {0}.part {0}; while ! [ -e {1} ]; do sleep 0.1; done; exit 3\n",
+            pid.display(),
+            end.display()
+        );
+        fs::write(&hangs, text).expect("a script");
+        fs::set_permissions(&hangs, fs::Permissions::from_mode(0o700)).expect("it can be run");
+        let program = [("LOWTIDE_HELPER_PROGRAM", hangs.to_str().expect("a path of letters"))];
+        let mut program = started(&world, &[&program, settings].concat());
+        assert!(matches!(program.ask(Ask::Sleep), Answer::Slept { .. } | Answer::Asleep));
+        let mut asker = UnixStream::connect(program.socket()).expect("the agent listens");
+        if settings.is_empty() {
+            let suspend = Request::new(Ask::Suspend).to_line();
+            asker.write_all(suspend.as_bytes()).expect("it reads");
+        }
+        let began = Instant::now();
+        while !pid.exists() {
+            assert!(began.elapsed() < LIMIT, "no helper is started");
+            thread::sleep(Duration::from_millis(5));
+        }
+        program.does("check 0");
+        let pid = fs::read_to_string(&pid).expect("a number");
+        let state = fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+        assert!(state.is_ok_and(|state| !state.contains(") Z")), "the touch waited for its end");
+        fs::write(&end, "").expect("a file");
+    }
+}
+
+#[test]
 fn a_disk_that_is_full_after_the_lock_keeps_nobody_off_the_device() {
     let world = World::new();
     let writes: Vec<String> = (2..40).map(|number| number.to_string()).collect();
@@ -304,6 +338,33 @@ fn kill_helper(world: &World) {
     let pid = running.expect("it answers").expect("it runs").pid().to_string();
     let killed = Command::new("kill").args(["-9", &pid]).status();
     assert!(killed.is_ok_and(|status| status.success()), "{pid}");
+}
+
+#[test]
+fn a_helper_that_hangs_up_during_the_sleep_before_a_suspend_is_asked_anew() {
+    let world = World::new();
+    let mut program = started(&world, &[("LOWTIDE_DOUBLE", "copy_us=300000")]);
+    program.does("alloc 1 67108864; write 1 3; reset-calls");
+    let other = started(&world, &[]);
+    thread::scope(|scope| {
+        let socket = program.socket();
+        let answer = scope.spawn(move || {
+            let mut asker = UnixStream::connect(socket).expect("the agent listens");
+            asker.write_all(Request::new(Ask::Suspend).to_line().as_bytes()).expect("it reads");
+            let mut answer = String::new();
+            asker.read_to_string(&mut answer).expect("it answers");
+            answer
+        });
+        while !program.text("calls").contains("cuMemcpyDtoH") {
+            thread::sleep(Duration::from_millis(1));
+        }
+        kill_helper(&world);
+        // The next one.
+        suspended(&other);
+        let answer = answer.join().expect("no panic");
+        assert!(answer.contains("\"suspended\""), "{answer}");
+    });
+    program.does("check 0");
 }
 
 #[test]

@@ -17,6 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process;
 
 use super::messages::{
@@ -269,6 +270,12 @@ impl Connection {
     /// Returns the process of the helper.
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// Returns whether the helper has not hung up. It does where nobody asks for some seconds.
+    pub fn is_open(&self) -> bool {
+        let mut end = [PollFd::new(&self.stream, PollFlags::RDHUP)];
+        poll(&mut end, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0)
     }
 
     /// Asks the helper, and waits for its answer as long as the limits in the question allow, and a little
