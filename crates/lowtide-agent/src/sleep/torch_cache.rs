@@ -24,12 +24,15 @@ const PAUSE: Duration = Duration::from_micros(200);
 ///
 /// An interpreter that ends kills threads where they ask for its lock; in the middle of torch's code that
 /// ends the process with an error. So the end waits for a call that is under way, and after it has begun
-/// there is none. It begins with the end of the main thread.
+/// there is none. It begins with the end of the main thread. A forked child has no such call, and maybe the lock of one.
 const CODE: &CStr = c"
-import _thread, atexit, sys
+import _thread, atexit, os, sys
 if 'at_work' not in globals():
     at_work = _thread.allocate_lock()
-    atexit.register(at_work.acquire, timeout=10)
+    def end(of=os.getpid()):
+        if os.getpid() == of:
+            at_work.acquire(timeout=10)
+    atexit.register(end)
 threading, torch = sys.modules.get('threading'), sys.modules.get('torch')
 cuda = getattr(torch, 'cuda', None)
 goes_on = threading is None or threading.main_thread().is_alive()

@@ -67,6 +67,18 @@ fn a_program_that_keeps_the_interpreters_lock_sleeps_without_it() {
 }
 
 #[test]
+fn a_child_that_is_forked_during_a_call_to_torch_does_not_wait_for_it() {
+    let world = World::new();
+    let Some(mut program) = start(&world) else { return };
+    program.does("torch slow yes");
+    slept(&program);
+    assert!(!program.has_answered(), "it is in torch's code");
+    program.does("fork");
+    program.end_of_input();
+    assert_eq!(program.answer(), "trimmed");
+}
+
+#[test]
 fn an_interpreter_that_ends_waits_for_a_call_to_torch() {
     let world = World::new();
     let Some(mut program) = start(&world) else { return };

@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "the agent's own tests use the rest")]
 pub(crate) mod program;
 
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Instant;
 
@@ -357,19 +358,33 @@ fn a_runtime_folder_with_a_path_too_long_for_a_socket_serves_all_the_same() {
 }
 
 #[test]
+#[allow(unsafe_code, reason = "sets what signals do in a child")]
 fn a_program_ignores_the_signals_that_it_would_ignore_without() {
     let world = World::new();
+    let signals = [libc::SIGPIPE, libc::SIGCHLD];
+    // A shell does not leave each of them ignored.
+    let ignore = move || {
+        for signal in signals {
+            // SAFETY: in a child that is about to be the program.
+            unsafe { libc::signal(signal, libc::SIG_IGN) };
+        }
+        Ok(())
+    };
     let ignored = |start: &[&str]| {
-        let mut shell = world.command("sh".as_ref());
-        shell.args(["-c", "trap '' PIPE CHLD; exec \"$@\" grep SigIgn /proc/self/status", "sh"]);
-        shell.args(start).env("LOWTIDE_AGENT_LIBRARY", agent());
-        let output = shell.output().expect("there is a shell");
+        let mut command = world.command(start[0].as_ref());
+        command.args(&start[1..]).args(["grep", "SigIgn", "/proc/self/status"]);
+        command.env("LOWTIDE_AGENT_LIBRARY", agent());
+        // SAFETY: it may be called there.
+        let output = unsafe { command.pre_exec(ignore) }.output().expect("it starts");
         let [out, said] =
             [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
         (out, said)
     };
     let (without, _) = ignored(&["env"]);
     let (with, said) = ignored(&[PROGRAM, "run", "--"]);
-    assert!(without.contains("SigIgn"), "{without}");
+    let bits =
+        without.rsplit('\t').next().and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    let both = signals.iter().fold(0, |all, signal| all | 1 << (signal - 1));
+    assert_eq!(bits.map(|bits| bits & both), Some(both), "{without}");
     assert_eq!(with, without, "{said}");
 }
