@@ -27,4 +27,5 @@ mod server;
 
 pub use self::operation::journal::{Asked, Record, records, unreadable};
 pub use self::operation::trial;
+pub use self::process::handle::is_stopped;
 pub use self::server::program::main;

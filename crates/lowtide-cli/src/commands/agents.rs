@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -243,9 +244,8 @@ fn all(folder: &PrivateFolder) -> anyhow::Result<Vec<Program>> {
             folder.remove(name)?;
             continue;
         }
-        if is_stopped(pid) {
-            let why = format!("does not answer: it is stopped; `kill -CONT {pid}` lets it go on");
-            found.push(silent(pid, why));
+        if lowtide_helper::is_stopped(pid) {
+            found.push(silent(pid, format!("does not answer: {}", stopped(pid))));
             continue;
         }
         asked.push((pid, thread::spawn(move || status_of(&socket, pid))));
@@ -262,9 +262,8 @@ fn all(folder: &PrivateFolder) -> anyhow::Result<Vec<Program>> {
     Ok(found)
 }
 
-fn is_stopped(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))
+fn stopped(pid: u32) -> String {
+    format!("it is stopped; `kill -CONT {pid}` lets it go on")
 }
 
 /// Reads the number of a process.
@@ -314,10 +313,22 @@ fn connect(socket: &Path) -> io::Result<UnixStream> {
 }
 
 fn ask(socket: &Path, pid: u32, ask: Ask) -> anyhow::Result<Answer> {
+    // It would answer once it goes on, which may be never.
+    if lowtide_helper::is_stopped(pid) {
+        bail!("process {pid} does not answer: {}", stopped(pid));
+    }
     let answer = lowtide_proto::ask(socket, ask);
     if let Err(AskError::NoAgent(source)) = &answer {
         if !Path::new(&format!("/proc/{pid}")).exists() {
             bail!("there is no process {pid}; `lowtide status` lists the programs that can sleep");
+        }
+        let user_of = |process: &str| fs::metadata(format!("/proc/{process}")).map(|it| it.uid());
+        if let (Ok(user), Ok(own)) = (user_of(&pid.to_string()), user_of("self"))
+            && user != own
+        {
+            bail!(
+                "process {pid} belongs to another user, who alone can ask it: `sudo -u '#{user}' lowtide status {pid}`"
+            );
         }
         // No socket is the ordinary case, and the system's words for it add nothing.
         if source.kind() == ErrorKind::NotFound {

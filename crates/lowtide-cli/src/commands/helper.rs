@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use lowtide_device::private_files::PrivateFolder;
 use lowtide_proto::helper::{
-    Answer, Ask, DeviceBytes, Helper, HelperError, Resume, StepTime, Suspend, Suspended, Target,
+    Answer, Ask, DeviceBytes, Helper, HelperError, Refusal, Resume, StepTime, Suspend, Suspended,
+    Target, is_privileged,
 };
 use serde::Serialize;
 
@@ -53,10 +54,20 @@ impl Drop for OwnHelper {
     }
 }
 
+/// The variable that a helper of root does not take, and what to do instead.
+const LIBRARY: &str = "LOWTIDE_CUDA_LIBRARY";
+const IGNORED: &str = "LOWTIDE_CUDA_LIBRARY does not reach the helper, which runs as root; name the library's folder in \
+                       /etc/ld.so.conf.d and run ldconfig";
+
 /// Returns the error that an answer is which was not hoped for.
 pub(crate) fn refused<T>(answer: Answer) -> anyhow::Result<T> {
     match answer {
-        Answer::Refused { refusal } => Err(refusal.into()),
+        Answer::Refused { refusal } => {
+            let about_driver = matches!(refusal, Refusal::NoDriver { .. });
+            let ignored = about_driver && is_privileged() && env::var_os(LIBRARY).is_some();
+            let error = anyhow::Error::from(refusal);
+            Err(if ignored { error.context(IGNORED) } else { error })
+        }
         answer => bail!("the helper answered something else: {}", answer.to_line()),
     }
 }

@@ -60,7 +60,7 @@ fn the_command_line_starts_it_shows_it_and_puts_it_to_sleep() {
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("8.0 MiB came back"), "{text}");
     program.does("check 0");
-    let (code, text) = said(&["sleep", "1"]);
+    let (code, text) = said(&["sleep", &std::process::id().to_string()]);
     assert_eq!(code, Some(3), "{text}");
     assert!(text.contains("lowtide run"), "{text}");
 }
@@ -275,13 +275,35 @@ fn a_stopped_program_keeps_nobody_from_seeing_the_others() {
     };
     signal("-STOP");
     let done = lowtide(&world, &["status"]).env("COLUMNS", "200").output().unwrap();
+    let asked = ["status", "sleep", "wake", "release"].map(|verb| {
+        let asked = lowtide(&world, &[verb, &one.pid()]).env("COLUMNS", "200").output().unwrap();
+        (asked.status.code(), String::from_utf8_lossy(&asked.stderr).into_owned())
+    });
     signal("-CONT");
+    for (code, said) in asked {
+        assert!(code == Some(3) && said.contains("kill -CONT"), "{code:?} {said}");
+    }
     let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert!(out.contains(&format!("process {}", other.pid())), "{out}");
     assert!(
         err.contains(&format!("process {} does not answer: it is stopped", one.pid())),
         "{err}"
     );
+}
+
+#[test]
+fn a_program_of_another_user_is_not_said_to_have_no_agent() {
+    let world = World::new();
+    // Only root can start one.
+    let started = Command::new("sleep").arg("100").uid(65534).spawn();
+    let Ok(mut other) = started else { return println!("skipped: this user is not root") };
+    for verb in ["status", "sleep"] {
+        let asked = lowtide(&world, &[verb, &other.id().to_string()]).output().unwrap();
+        let said = String::from_utf8_lossy(&asked.stderr);
+        assert_eq!(asked.status.code(), Some(3), "{said}");
+        assert!(said.contains("belongs to another user"), "{said}");
+    }
+    other.kill().and_then(|()| other.wait()).unwrap();
 }
 
 #[test]

@@ -180,7 +180,7 @@ fn state_letter(pid: u32) -> io::Result<Option<char>> {
 }
 
 /// Returns whether a process is stopped by a signal or a tracer, or frozen with its control group.
-pub(crate) fn is_stopped(pid: u32) -> bool {
+pub fn is_stopped(pid: u32) -> bool {
     matches!(state_letter(pid), Ok(Some('T' | 't'))) || is_frozen(pid)
 }
 
