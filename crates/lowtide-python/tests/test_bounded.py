@@ -86,7 +86,7 @@ def test_the_names_of_a_long_chain_take_work_in_proportion(
         answer = lowtide.why(gone())
         counts.append(asked)
         assert "shelf['head']" in answer.held[0].path, answer.held[0].path
-        assert len(answer.held[0].path) <= 200
+        assert len(answer.held[0].path) <= 400
     # Four times the links: the same few questions, or four times as many at the most.
     assert counts[1] <= 4.5 * counts[0], counts
     assert counts[1] <= 2_000, counts
@@ -111,7 +111,7 @@ def test_a_very_long_chain_has_an_answer() -> None:
         import os; os._exit(0)  # To free the chain would recurse at each link.
         """
     )
-    assert f"at.next, range({links - 1}), head)" in said
+    assert "head.next.next" in said and f" … {links - 100:,}"[:7] in said
 
 
 def test_the_header_tells_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:

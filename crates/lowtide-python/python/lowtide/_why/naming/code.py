@@ -11,15 +11,14 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextvars import Context
 from types import FrameType, ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..._runtime.heap import expression_for_all
 from ..interpreter import is_current, kept
-from ..references.contexts import task_name, task_type, thread_name
+from ..references.contexts import task_name, thread_name
 from ..references.look import (
     AnyDict,
     class_dict,
@@ -30,20 +29,17 @@ from ..references.look import (
     literal,
     module_dict,
     module_value,
-    mro,
     namespace_of,
 )
 from ..references.reference import Reference
 from ..references.shell import OUTPUT, running_shell, user_names
-from .edges import Edge
-from .words import is_module_frame, repeats
+from .edges import LEFT_OUT, Edge
+from .words import is_module_frame
 
-_MOST_STEPS = 200
-"""With more steps, Python may refuse to compile an expression."""
 _HERE = "\0"
 """Stands for the namespace in which a statement runs."""
 _SHOWN_REMARKS = 4
-_UNREADABLE = ("gc.get_referents(", "gc.get_objects(", "hooks_dict_ref(", "functools.reduce(")
+_UNREADABLE = ("gc.get_referents(", "gc.get_objects(", "hooks_dict_ref(", LEFT_OUT)
 _MOST_ACTS = 2
 _OWN_NAME = re.compile("Task-[0-9]+")
 """asyncio numbers its tasks, those of all event loops together."""
@@ -89,168 +85,66 @@ def plain_names(text: str) -> str:
 
 
 class Names:
-    """Where on a path objects have names of their own: expressions begin there. They are looked for once,
-    however many parts of the path are written.
+    """Where on a path objects have names of their own: expressions begin there. Each object is asked once.
 
     `scope` is the namespace in which an expression will run.
     """
 
-    __slots__ = ("_edges", "_found", "_limits", "_objects", "_scope", "made")
+    __slots__ = ("_known", "_objects", "_scope")
 
-    def __init__(
-        self, objects: Sequence[object], edges: Sequence[Edge], scope: AnyDict | None
-    ) -> None:
-        self._objects, self._edges, self._scope = objects, edges, scope
-        self._found: tuple[list[int], list[int]] | None = None
-        self._limits: dict[int, int] = {}
-        self.made: dict[object, Any] = {}
-        """What was made of parts of the path, each with the last edge."""
+    def __init__(self, objects: Sequence[object], scope: AnyDict | None) -> None:
+        self._objects, self._scope = objects, scope
+        self._known: dict[int, Code | None] = {}
 
     def expression(self, edges: Sequence[Edge]) -> Code | None:
-        """Returns the expression for the last object of some edges, or None if there is none. All but the last
-        two are as on the path."""
+        """Returns the expression for the last object of some edges, or None if there is none."""
         return self._from_name(edges) or self._from_task(edges)
-
-    def may_reach(self, count: int) -> bool:
-        """Returns whether there may be an expression for the end of so many edges of the path."""
-        return any(count < self._limit(_before(at, count) or 0) for at in self._starts())
-
-    def _from_task(self, edges: Sequence[Edge]) -> Code | None:
-        """Returns the expression that begins at the last task of the path: every task can be found by its
-        name, also where only code that runs in another thread has it."""
-        for at in self._places(edges, self._starts()[1]):
-            start = _task(self._objects[edges[at - 1].end] if at else self._objects[0])
-            if start is not None:
-                return _along(start, edges[at:])
-        return None
 
     def _from_name(self, edges: Sequence[Edge]) -> Code | None:
         """Returns the expression that begins at the last object of the path with a name of its own."""
-        for at in self._places(edges, self._starts()[0]):
-            start = _start_at(self._objects, edges, at, self._scope)
+        for at in range(len(edges), -1, -1):
+            start = self._at(edges[at - 1] if at else None)
             if start is not None:
                 return _along(start, edges[at:])
         start = _kept(self._objects[0])
         return None if start is None else _along(start, edges)
 
-    def _places(self, edges: Sequence[Edge], found: list[int]) -> Iterator[int]:
-        """Yields where a name may be on some edges, the last first."""
-        count = len(edges)
-        yield from range(count, max(count - 2, -1), -1)
-        before = _before(found, count - 2)
-        if before is not None:
-            yield before
+    def _at(self, edge: Edge | None) -> Code | None:
+        """Returns the name of the object at the end of an edge, or of the first object."""
+        if edge is not None and edge.reference.kind == OUTPUT:
+            return _output(edge.reference.step, self._scope)
+        end = 0 if edge is None else edge.end
+        if end not in self._known:
+            self._known[end] = _start(self._objects[end], self._scope)
+        return self._known[end]
 
-    def _starts(self) -> tuple[list[int], list[int]]:
-        """Returns the numbers of edges behind which an object has a name, and those behind which a task is."""
-        if self._found is None:
-            named: list[int] = []
-            tasks: list[int] = []
-            of_type: dict[int, bool] = {}
-            ends = [self._objects[0], *(self._objects[edge.end] for edge in self._edges)]
-            for at, value in enumerate(ends):
-                may_have_one = of_type.get(id(type(value)))
-                if may_have_one is None:
-                    may_have_one = of_type[id(type(value))] = _may_be_named(type(value))
-                is_output = at > 0 and self._edges[at - 1].reference.kind == OUTPUT
-                if not (may_have_one or is_output):
-                    continue
-                if _start_at(self._objects, self._edges, at, self._scope) is not None:
-                    named.append(at)
-                if type(value) is not dict and _task(value) is not None:
-                    tasks.append(at)
-            self._found = named, tasks
-        return self._found
-
-    def _limit(self, at: int) -> int:
-        """Returns the number of edges from which on no expression that begins behind `at` edges reaches."""
-        if at not in self._limits:
-            self._limits[at] = at + _writable(self._edges[at:])
-        return self._limits[at]
-
-
-def _before(found: list[int], most: int) -> int | None:
-    """Returns the last of some numbers in order that is at most so large, or None."""
-    at = bisect_right(found, most)
-    return found[at - 1] if at else None
-
-
-def _may_be_named(cls: type) -> bool:
-    """Returns whether objects of a class may have a name of their own, or be tasks."""
-    kinds = [ModuleType, dict, FrameType, type(sys.modules), type(running_shell())]
-    known = (("threading", "Thread"), ("logging", "Logger"), ("asyncio.tasks", "_PyTask"))
-    kinds += [task_type(), *(module_value(*one) for one in known)]
-    return any(one is kind for one in mro(cls) for kind in kinds if kind is not None)
-
-
-def _writable(edges: Sequence[Edge]) -> int:
-    """Returns the number of edges from which on an expression over them has too many steps, or one without
-    Python for it."""
-    templates: list[str] = []
-    ends: list[int] = []
-    for number, edge in enumerate(edges):
-        # What follows a name of a module is written in another way.
-        reach = edge.reference.reach or ("" if number else "{holder}")
-        if not reach:
-            break
-        templates += [reach] * edge.times
-        ends.append(len(templates))
-    at = steps = 0
-    while at < len(templates) and steps <= _MOST_STEPS:
-        period, times = repeats(templates, at)
-        at += period * times
-        steps += 1
-    return bisect_left(ends, at) + 1 if steps > _MOST_STEPS else len(ends) + 1
+    def _from_task(self, edges: Sequence[Edge]) -> Code | None:
+        """Returns the expression that begins at the last task of the path: every task can be found by its
+        name, also where only code that runs in another thread has it."""
+        for at in range(len(edges), -1, -1):
+            start = _task(self._objects[edges[at - 1].end if at else 0])
+            if start is not None:
+                return _along(start, edges[at:])
+        return None
 
 
 def _along(start: Code, edges: Sequence[Edge]) -> Code | None:
     """Returns the expression for the end of these edges, from the expression for their beginning."""
-    if not edges:
-        return start
-    templates: list[str] = []
-    imports, remarks = set(start.imports), [*start.remarks]
-    seen: set[int] = set()
-    for number, edge in enumerate(edges):
-        reference = edge.reference
-        reach = reference.reach
-        if number == 0 and start.is_names:
-            reach = _as_name(reference)
-        if not reach:
+    code, remarks = start, [*start.remarks]
+    for edge in edges:
+        if edge.reference.remark and not code.is_names:
+            remarks.append(edge.reference.remark)
+        following = code.then(edge.reference)
+        if following is None:
             return None
-        templates += [reach] * edge.times
-        if id(reference) in seen:
-            continue
-        seen.add(id(reference))
-        imports.update(reference.imports if _needs(reach) else ())
-        if reference.remark and not (number == 0 and start.is_names):
-            remarks.append(reference.remark)
-    return _chain(start, templates, imports, remarks)
+        code = following
+    # Remarks about a long path would be as long.
+    return code._replace(remarks=tuple(dict.fromkeys(remarks[-_SHOWN_REMARKS:])))
 
 
 def _needs(template: str) -> bool:
     # The modules of a reference may be those of its statement alone.
     return any(f"{name}." in template for name in ("gc", "sys", "collections", "contextvars"))
-
-
-def _chain(start: Code, templates: list[str], imports: set[str], remarks: list[str]) -> Code | None:
-    """Joins the steps of an expression. Those that come many times in a row become a loop."""
-    shown, run = start.shown, start.run
-    at = steps = 0
-    while at < len(templates):
-        period, times = repeats(templates, at)
-        step = "{holder}"
-        for template in templates[at : at + period]:
-            step = template.replace("{holder}", step)
-        if times > 1:
-            imports.add("functools")
-            step = f"functools.reduce(lambda at, _: {step.replace('{holder}', 'at')}, range({times}), {{holder}})"
-        shown, run = (step.replace("{holder}", text) for text in (shown, run))
-        at += period * times
-        steps += 1
-        if steps > _MOST_STEPS:
-            return None
-    # Remarks about a long path would be as long.
-    return Code(shown, run, frozenset(imports), tuple(dict.fromkeys(remarks[-_SHOWN_REMARKS:])))
 
 
 def _as_name(reference: Reference) -> str:
@@ -265,16 +159,12 @@ def _as_name(reference: Reference) -> str:
     return reach.replace("{holder}", "{holder}.__dict__") if reach[:1] != "." else reach
 
 
-def _start_at(
-    objects: Sequence[object], edges: Sequence[Edge], at: int, scope: AnyDict | None
-) -> Code | None:
-    """Returns the name that an object of a path has by itself, or that of an output of IPython."""
-    if at and edges[at - 1].reference.kind == OUTPUT:
-        shown, shell = edges[at - 1].reference.step, shell_code(scope)
-        name, bracket, number = shown.partition("[")
-        run = f"{shell.run}.user_ns[{name!r}]{bracket}{number}" if shell.imports else shown
-        return shell._replace(shown=shown, run=run)
-    return _start(objects[edges[at - 1].end] if at else objects[0], scope)
+def _output(shown: str, scope: AnyDict | None) -> Code:
+    """Returns the expression for an output of IPython."""
+    shell = shell_code(scope)
+    name, bracket, number = shown.partition("[")
+    run = f"{shell.run}.user_ns[{name!r}]{bracket}{number}" if shell.imports else shown
+    return shell._replace(shown=shown, run=run)
 
 
 def _start(value: object, scope: AnyDict | None) -> Code | None:

@@ -425,8 +425,7 @@ def _written(ways: list[NamedPath], target: object) -> NamedPath:
     """Returns the first way whose references are cut by statements, one that a person would write if there
     is one; else the first."""
     written = []
-    # Where nobody would write the shortest way, because it is very long, so are the others.
-    for way in ways[:1] if ways[0].is_long() else ways:
+    for way in ways:
         statements = [way.statement(last) for last in way.last_references(target)]
         known = [one for one in statements if one is not None]
         if len(known) == len(statements):

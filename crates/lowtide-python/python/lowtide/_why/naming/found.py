@@ -24,10 +24,9 @@ from ..references.shell import OUTPUT
 from ..references.tensors import has_graph
 from .below import CutBelow, cuts_below
 from .cuts import Cuts, NamedStep
-from .path import LONG, NamedPath
-from .words import Root, module_name
+from .path import NamedPath
+from .words import Root
 
-_FIRST = 64
 _WORTH_BYTES = 1 << 20
 """Below this size, memory that no Python object holds is not mentioned."""
 
@@ -47,7 +46,6 @@ class Naming:
         self._device = device
         self._apply = apply
         self._scope = scope
-        self._known: list[NamedPath] = []
         # A copy: threads begin and end meanwhile.
         threads = list(dict.items(threading._active))  # type: ignore[attr-defined]
         self._threads = {number: thread_name(thread) for number, thread in threads}
@@ -181,20 +179,7 @@ class Naming:
             objects = rare.without_list(objects)
         if registered_at(objects) is not None:
             objects = objects[1:]
-        root = self._root(path, objects)
-        if len(objects) < LONG:
-            return NamedPath(root, objects, scope=self._scope)
-        # Holders and cuts ask for the same long way by several beginnings, and what is before a module does not
-        # matter.
-        begins = [at for at, one in enumerate(objects[:_FIRST]) if module_name(one) is not None]
-        if begins:
-            objects = objects[begins[-1] :]
-            root = Root("modules", module_name(objects[0]) or "")
-        known = next((one for one in self._known if one.is_by(root, objects)), None)
-        if known is None:
-            known = NamedPath(root, objects, scope=self._scope)
-            self._known.append(known)
-        return known
+        return NamedPath(self._root(path, objects), objects, scope=self._scope)
 
     def _root(self, path: HeapPath, objects: list[object]) -> Root:
         if path.root in ("frame", "exception"):

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import compress, count, product
-from operator import is_
 from types import ModuleType
-from typing import TypeVar
 
 from ..._native import printable
 from .. import rare
@@ -24,11 +22,7 @@ from .code import Code, Names, Statement, fill, is_readable, shell_code
 from .edges import Edge, last_references, path_edges, without_way_back
 from .words import Root, write
 
-T = TypeVar("T")
-
 _OF_CODE = ("local", "stack", "frame", "awaits", "coroutine")
-LONG = 1000
-"""Paths with so many objects are named once, and no person would write them."""
 _GUTTING = ("closure", "cell", "argument")
 """References that a function fails without. Its holder is cut instead, where that is possible."""
 _PUT = ("attribute", "element", "hook", "item")
@@ -51,7 +45,7 @@ class NamedPath:
     `scope` is the namespace in which statements will run.
     """
 
-    __slots__ = ("_known_edges", "_known_names", "_objects", "_root", "_scope")
+    __slots__ = ("_known_edges", "_names", "_objects", "_root", "_scope")
 
     def __init__(
         self,
@@ -65,28 +59,13 @@ class NamedPath:
         self._objects = objects
         self._known_edges = edges
         self._scope = scope
-        self._known_names = names
+        self._names = names or Names(objects, scope)
 
     @property
     def _edges(self) -> list[Edge]:
         if self._known_edges is None:
             self._known_edges = path_edges(self._objects)
         return self._known_edges
-
-    @property
-    def _names(self) -> Names:
-        if self._known_names is None:
-            self._known_names = Names(self._objects, self._edges, self._scope)
-        return self._known_names
-
-    def is_by(self, root: Root, objects: Sequence[object]) -> bool:
-        """Returns whether this is the path from a root by some objects."""
-        is_as_long = root == self._root and len(objects) == len(self._objects)
-        return is_as_long and all(map(is_, objects, self._objects))
-
-    def is_long(self) -> bool:
-        """Returns whether so many objects are on the path that no person would write it."""
-        return len(self._objects) >= LONG
 
     def _part(self, number: int) -> NamedPath:
         """Returns the part of the path with so many edges."""
@@ -99,7 +78,7 @@ class NamedPath:
         `last` selects one of several references to the last object; by default the nearest.
         """
         edges = self._edges_to(last)
-        code = self._code(edges)
+        code = self._names.expression(edges)
         if code is not None and is_readable(code.shown):
             kind = edges[-1].reference.kind if edges else "reference"
             if kind != "view" and is_tensor(self.held()) and is_view(self.held()):
@@ -109,7 +88,7 @@ class NamedPath:
 
     def code(self) -> Code | None:
         """Returns the expression for the last object, or None if there is none."""
-        return self._code(self._edges)
+        return self._names.expression(self._edges)
 
     def before(self) -> NamedPath:
         """Returns the path to the last holder."""
@@ -166,8 +145,6 @@ class NamedPath:
         for number in range(len(self._edges), 0, -1):
             if gentle and self._guts(number):
                 continue
-            if is_so is _is_written and not self._may_be_written(number):
-                continue
             found = last_references(self._objects, self._edges[number - 1 : number])
             if is_so is _can_cut and not all(one.can_cut for one in found):
                 continue
@@ -175,14 +152,6 @@ class NamedPath:
             if all(is_so(part, one) for one in part.last_references(self.held())):
                 return part
         return None
-
-    def _may_be_written(self, number: int) -> bool:
-        """Returns whether there may be a statement that cuts the last of so many edges."""
-        edge = self._edges[number - 1]
-        kind, verb = edge.reference.kind, edge.reference.verb
-        stands_alone = verb is not None and "{" not in verb
-        is_other = stands_alone or kind in _OF_CODE or kind == OUTPUT or edge.last == 0
-        return is_other or self._names.may_reach(number - 1)
 
     def _guts(self, number: int) -> bool:
         """Returns whether a function fails without what this edge leads to. One that a module or class
@@ -193,7 +162,7 @@ class NamedPath:
         if kind != "default" or number < 2:
             return False
         before = self._edges[number - 2]
-        holder = self._objects[before.last]
+        holder = self._objects[before.start]
         is_module = is_a(holder, ModuleType) or (
             type(holder) is dict and namespace_of(holder) is not None
         )
@@ -208,7 +177,7 @@ class NamedPath:
         """Returns the path to the outermost entry of a cache or queue on this path, or of these kinds, or None."""
         wanted = kinds or _REGISTERED
         are = (edge.reference.kind in wanted for edge in self._edges)
-        at = self._once(wanted, self._edges, lambda: next(compress(count(), are), None))
+        at = next(compress(count(), are), None)
         return None if at is None else self._part(at + 1)
 
     def model(self) -> NamedPath | None:
@@ -232,11 +201,11 @@ class NamedPath:
 
     def holder(self) -> object:
         """Returns the holder of the last object as people see it: an instance, not its dict."""
-        return self._objects[self._edges[-1].last if self._edges else 0]
+        return self._objects[self._edges[-1].start if self._edges else 0]
 
     def passed(self) -> frozenset[int]:
         """Returns the ids of the objects over which the path leads."""
-        last = self._edges[-1].last if self._edges else 0
+        last = self._edges[-1].start if self._edges else 0
         return frozenset(map(id, self._objects[: last + 1]))
 
     def held(self) -> object:
@@ -250,36 +219,13 @@ class NamedPath:
         return [without_way_back(one, target) for one in found]
 
     def _edges_to(self, last: Reference | None) -> list[Edge]:
-        """Returns the edges with `last` as the reference of the last one, which is a single step."""
-        if not self._edges:
+        """Returns the edges with `last` as the reference of the last one."""
+        if not self._edges or last is None:
             return self._edges
-        edge = self._edges[-1]
-        if edge.times > 1:
-            before = [edge._replace(end=edge.last, times=edge.times - 1)]
-        elif last is None:
-            return self._edges
-        else:
-            before = []
-        reference = edge.reference if last is None else last
-        return [*self._edges[:-1], *before, Edge(edge.last, edge.end, reference)]
+        return [*self._edges[:-1], self._edges[-1]._replace(reference=last)]
 
     def _words(self, edges: list[Edge]) -> str:
-        def make() -> str:
-            return printable("".join(write(self._root, self._objects, edges).pieces()))
-
-        return self._once(self._root, edges, make)
-
-    def _code(self, edges: Sequence[Edge]) -> Code | None:
-        return self._once("code", edges, lambda: self._names.expression(edges))
-
-    def _once(self, what: object, edges: Sequence[Edge], make: Callable[[], T]) -> T:
-        """Returns what is made of some edges. It is made once, however many parts of the path there are."""
-        last = edges[-1] if edges else None
-        key = (what, len(edges), last and (last[:2], id(last.reference), last.times))
-        known = self._names.made.get(key)
-        if known is None:
-            known = self._names.made[key] = (last, make())
-        return known[1]
+        return printable("".join(write(self._root, self._objects, edges).pieces()))
 
     def _statement(self, edges: list[Edge]) -> Statement | None:
         if not edges:
@@ -289,15 +235,14 @@ class NamedPath:
             edges = edges[: task + 1]
         elif edges[-1].reference.kind in _OF_CODE:
             edges = self._outermost(edges)
-        if edges[-1].last == 0 and self._root.kind == "interpreter":
+        if edges[-1].start == 0 and self._root.kind == "interpreter":
             first, held = self._objects[0], self._objects[edges[-1].end]
             registered = rare.entry(self._root.name, first, held)
             if registered is not None:
                 return fill(registered, None, None)
         reference = edges[-1].reference
         is_output = reference.kind == OUTPUT
-        holder = shell_code(self._scope) if is_output else self._code(edges[:-1])
-        # The last step stands for itself, even if the same one came many times before it.
+        holder = shell_code(self._scope) if is_output else self._names.expression(edges[:-1])
         path = None if holder is None else holder.then(reference)
         return fill(reference, holder, path)
 

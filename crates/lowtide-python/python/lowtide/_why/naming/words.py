@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from itertools import compress, count, islice
-from operator import ne
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -32,8 +30,6 @@ from .edges import Edge
 
 LONGEST_CHARACTERS = 160
 NATIVE_ROOT = "native code's"
-_FOLDED_FROM = 32
-_LONGEST_PERIOD = 4
 _CO_OPTIMIZED = 0x1
 GRAPH_OF = "autograd graph of "
 
@@ -93,57 +89,12 @@ def write(root: Root, objects: Sequence[object], edges: Sequence[Edge]) -> PathT
     """Writes the path from `root` over some edges."""
     text = PathText()
     _begin(text, root, objects[0])
-    written: set[int] = set()
     for edge in edges:
-        reference = edge.reference
-        if id(reference) in written:
-            # The same plain step as before, from a holder of the same type.
-            text.said_cell = False
-            text.parts += [reference.step] * edge.times
-            continue
-        written.add(id(reference))
         _arrive(text, objects[edge.start])
-        first_end = edge.start + (edge.end - edge.start) // edge.times
-        _step(text, objects[edge.start], objects[first_end], reference)
-        text.parts += [reference.step] * (edge.times - 1)
-    # The last step stays as it is: it may be assigned to.
-    text.parts = _fold(text.parts[:-1]) + text.parts[-1:]
+        _step(text, objects[edge.start], objects[edge.end], edge.reference)
     last = objects[edges[-1].end] if edges else objects[0]
     _finish(text, last, edges[-1].reference if edges else None)
     return text
-
-
-def _fold(parts: list[str]) -> list[str]:
-    """Writes steps that are repeated many times as a loop: `a.next.next.next…` as `reduce(…, a)`."""
-    folded: list[str] = []
-    at = 0
-    while at < len(parts):
-        period, times = repeats(parts, at) if folded and parts[at][:1] in (".", "[") else (1, 1)
-        if times >= _FOLDED_FROM:
-            kept = folded[:1] if folded[0] == GRAPH_OF else []
-            begin = "".join(folded[len(kept) :])
-            step = "".join(parts[at : at + period])
-            loop = f"functools.reduce(lambda at, _: at{step}, range({times}), {begin})"
-            folded = [*kept, loop]
-            at += period * times
-        else:
-            folded.append(parts[at])
-            at += 1
-    return folded
-
-
-def repeats(parts: list[str], at: int) -> tuple[int, int]:
-    """Returns how many steps from `at` on are repeated, and how many times they are there."""
-    for period in range(1, _LONGEST_PERIOD + 1):
-        least = period * (_FOLDED_FROM - 1)
-        if parts[at : at + least] != parts[at + period : at + period + least]:
-            continue
-        differ = map(ne, islice(parts, at, None), islice(parts, at + period, None))
-        same = next(compress(count(), differ), len(parts) - at - period)
-        times = (same + period) // period
-        if times >= _FOLDED_FROM:
-            return period, times
-    return 1, 1
 
 
 def _begin(text: PathText, root: Root, first: object) -> None:
