@@ -119,7 +119,9 @@ def _plan(owners: list[object], named: Mapping[int, tuple[str, ...]]) -> Plan:
     made.stays = _weak(found.stays)
     drops = list(found.drops)
     del found
-    if made.freed_bytes == 0 and made.stays and not named:
+    # Others may have the memory by tensors of their own: `detach()`, an array of numpy.
+    leads_to_some = bool(made.stays) or any(lead.bytes for lead in drops)
+    if made.freed_bytes == 0 and leads_to_some and not named:
         made.in_vain = True
         return made
     drops = [lead for lead in drops if id(lead.chain[0]) not in named]

@@ -20,7 +20,7 @@ from ..._native import Memory
 from ..._runtime.torch import UNREADABLE, Tensor, Torch, tensor_base, torch
 from . import foreign, unusual
 from .parts import parts_of, work_type
-from .storages import Region, Storages, show
+from .storages import Region, Storages, are_allocated_by_torch, show
 
 
 class Form(Enum):
@@ -74,14 +74,11 @@ def have_own_memory(objects: list[Tensor]) -> bool:
     module, others = torch(), list[tuple[int, Form]]()
     if module is None:
         return not objects
-    base, may_resize = tensor_base(module), module._C.StorageBase.resizable
+    is_view = tensor_base(module)._is_view
     with module._C.DisableTorchFunction(), module._C._DisableTorchDispatch():
-        tensors = _sort(objects, _bases(module), others)
+        tensors = [objects[i] for i in _sort(objects, _bases(module), others)]
         try:
-            is_own = all(
-                not base._is_view(objects[i]) and may_resize(base.untyped_storage(objects[i]))
-                for i in tensors
-            )
+            is_own = not any(map(is_view, tensors)) and are_allocated_by_torch(module, tensors)
         except UNREADABLE:
             return False
     return is_own and not others

@@ -206,11 +206,25 @@ def show(regions: list[Region], place: Place) -> Memory | None:
     return Memory(region.key, size, region.device, None, MemoryKind.SHOWN, place.address | 1)
 
 
+def are_allocated_by_torch(module: Torch, tensors: list[Tensor]) -> bool:
+    """Returns whether torch has allocated the memory of each tensor, which nobody shares: no other tensor and no
+    storage. The memory of an array of numpy has another owner."""
+    at = _offsets(module)
+    if at.data is None or at.owner is None:
+        return False
+    from ctypes import c_int64
+
+    read, data, owner = c_int64.from_address, at.data, at.owner
+    uses, keys = module._C._storage_Use_Count, map(module._C._storage_id, tensors)
+    return all(uses(key) == 1 and read(key + data).value == read(key + owner).value for key in keys)
+
+
 class _Offsets(NamedTuple):
-    """Where a native storage has its size and the address of its memory; `None` if not certain."""
+    """Where a native storage has its size, the address of its memory and its owner; `None` if not certain."""
 
     size: int | None
     data: int | None
+    owner: int | None = None
 
 
 def _sizes(module: Torch, keys: list[int], tensors: list[Tensor]) -> dict[int, int]:
@@ -240,5 +254,6 @@ def _offsets(module: Torch) -> _Offsets:
     places = range(16, 64, 8)
     sizes = [at for at in places if all(read(key + at).value == size for key, size, _ in keys)]
     data = [at for at in places if all(read(key + at).value == begin for key, _, begin in keys)]
-    # The owner of host memory is known by the same address, and comes behind it.
-    return _Offsets(sizes[0] if len(sizes) == 1 else None, data[0] if data else None)
+    # The owner of memory that torch has allocated is known by the same address, and comes behind it.
+    owner = data[1] if len(data) == 2 else None
+    return _Offsets(sizes[0] if len(sizes) == 1 else None, data[0] if data else None, owner)
