@@ -6,12 +6,14 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{CStr, CString};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{env, fs};
 
 use lowtide_proto::Obstacle;
 
+use crate::driver::library;
 use crate::settings;
 
 static NOTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
@@ -100,6 +102,14 @@ const LIBRARIES: [(&str, Obstacle); 4] = [
 /// Where the multi-process service listens, unless a variable says another folder.
 const MPS_FOLDER: &str = "/tmp/nvidia-mps";
 
+/// The libraries that the program loaded with a scope of their own before everybody's, where the agent's functions are.
+static DEEP: Mutex<BTreeSet<CString>> = Mutex::new(BTreeSet::new());
+
+/// Notes that the program loads such a library.
+pub(crate) fn loads_deep(path: &CStr) {
+    locked(&DEEP).insert(path.to_owned());
+}
+
 /// Returns the other ways to device memory that there are now, with what was seen.
 pub(crate) fn seen() -> Vec<String> {
     let mut found = Vec::new();
@@ -123,6 +133,13 @@ pub(crate) fn seen() -> Vec<String> {
                 add(obstacle, &format!("{name} is loaded"));
             }
         }
+    }
+    // Not locked meanwhile: the loader may run code of a library that loads another one.
+    let deep = locked(&DEEP).clone();
+    for path in deep.iter().filter(|path| library::seeks_driver(path)) {
+        let name = path.to_string_lossy();
+        let name = name.rsplit('/').next().unwrap_or_default();
+        add(Obstacle::Deepbind, &format!("{name} finds the driver past the agent"));
     }
     let folder = env::var_os("CUDA_MPS_PIPE_DIRECTORY").map_or(MPS_FOLDER.into(), PathBuf::from);
     if folder.join("control").exists() {

@@ -11,7 +11,7 @@
 
 use std::arch::naked_asm;
 use std::collections::HashMap;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::OnceLock;
 
@@ -25,8 +25,8 @@ use super::trampolines::*;
 use super::unknown;
 use crate::driver::codes::SUCCESS;
 use crate::driver::entries::ENTRIES;
-use crate::driver::library::{self, REAL_DLSYM, find_real_dlsym};
-use crate::settings;
+use crate::driver::library::{self, REAL_DLOPEN, REAL_DLSYM, find_real_dlsym};
+use crate::{obstacles, settings};
 
 /// The address of one of our functions.
 struct Function(*const ());
@@ -81,6 +81,42 @@ unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_v
         real = sym REAL_DLSYM,
         find_real = sym find_real_dlsym,
     )
+}
+
+/// Stands in for the C library's `dlopen`: notes libraries that would not find our functions, and jumps to the real one,
+/// which looks at its caller, too.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
+    naked_asm!(
+        "test esi, {deep}",
+        "jnz 2f",
+        "mov rax, qword ptr [rip + {real}]",
+        "test rax, rax",
+        "jz 2f",
+        "jmp rax",
+        "2:",
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {before}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "jmp rax",
+        deep = const libc::RTLD_DEEPBIND,
+        real = sym REAL_DLOPEN,
+        before = sym before_dlopen,
+    )
+}
+
+/// Notes what is loaded, and returns the C library's `dlopen`.
+extern "C" fn before_dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
+    if flags & libc::RTLD_DEEPBIND != 0 && flags & libc::RTLD_NOLOAD == 0 && !path.is_null() {
+        // SAFETY: the caller's C string.
+        obstacles::loads_deep(unsafe { CStr::from_ptr(path) });
+    }
+    library::find_real(&REAL_DLOPEN, c"dlopen")
 }
 
 /// What `dlsym` says of a name.

@@ -485,6 +485,10 @@ int main(int count, char **arguments) {
             touched = -4;
             code = dlopen(line + 5, RTLD_NOW | RTLD_LOCAL) ? touched : -5;
         }
+        if (!strcmp(word, "load-deep")) {
+            line[strcspn(line, "\n")] = 0;
+            code = dlopen(line + 10, RTLD_LAZY | RTLD_LOCAL | 8) ? 0 : -5;  // RTLD_DEEPBIND
+        }
         if (!strcmp(word, "segments")) code = segments(a, b);
         if (!strcmp(word, "launches")) code = launches(a, b);
         if (!strcmp(word, "fault")) {

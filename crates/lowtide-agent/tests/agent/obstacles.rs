@@ -113,6 +113,21 @@ fn a_wrong_word_is_said_and_counts_for_nothing() {
 }
 
 #[test]
+fn a_library_that_binds_its_own_way_to_the_driver_is_named() {
+    let world = World::new();
+    let mut program = started(&world, &[]);
+    // It has no way to the driver.
+    program.does(&format!("load-deep {}", world.plugin("plain.so").display()));
+    slept(&program);
+    program.does(&format!("check 0; load-deep {}", world.interposer().display()));
+    refuses(&program, "RTLD_DEEPBIND (interposer.so");
+    let mut program = started(&world, &[("LOWTIDE_DESPITE", "deepbind")]);
+    program.does(&format!("load-deep {}", world.interposer().display()));
+    slept(&program);
+    program.does("check 0");
+}
+
+#[test]
 fn a_dlsym_before_the_agents_that_leads_past_it_is_named() {
     let world = World::new();
     let (interposer, agent) = (world.interposer(), agent());

@@ -56,7 +56,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TIME", value_parser = time)]
     wake_timeout: Option<String>,
     /// Let the program sleep although something is in the way that `lowtide status` names: rdma, gdrcopy,
-    /// cufile, ucx, nvshmem, mps, sync-memops. Only if nothing but the program itself uses its memory.
+    /// cufile, ucx, nvshmem, mps, sync-memops, deepbind. Only if nothing but the program itself uses its memory.
     #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = obstacle)]
     despite: Vec<Obstacle>,
     /// Have the Python package in the program adopt a project that loads models: its clean-up becomes

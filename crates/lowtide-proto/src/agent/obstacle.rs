@@ -19,11 +19,13 @@ pub enum Obstacle {
     Mps,
     /// Memory for which every operation is to be synchronous.
     SyncMemops,
+    /// A library that the program loaded so that it finds the driver's functions past the agent's.
+    Deepbind,
 }
 
 impl Obstacle {
     /// All of them.
-    pub const ALL: [Obstacle; 7] = [
+    pub const ALL: [Obstacle; 8] = [
         Obstacle::Rdma,
         Obstacle::Gdrcopy,
         Obstacle::Cufile,
@@ -31,6 +33,7 @@ impl Obstacle {
         Obstacle::Nvshmem,
         Obstacle::Mps,
         Obstacle::SyncMemops,
+        Obstacle::Deepbind,
     ];
 
     /// Returns the word for it on a command line.
@@ -52,6 +55,7 @@ impl Obstacle {
             Obstacle::Nvshmem => ("nvshmem", "NVSHMEM"),
             Obstacle::Mps => ("mps", "the multi-process service MPS"),
             Obstacle::SyncMemops => ("sync-memops", "SYNC_MEMOPS"),
+            Obstacle::Deepbind => ("deepbind", "RTLD_DEEPBIND"),
         }
     }
 }
