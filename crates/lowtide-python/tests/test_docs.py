@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,12 +78,20 @@ class Engine:
         self.cache = {"kv": weights(MIB)}
 
 
+def build(_name: str = "") -> torch.nn.Module:
+    """A model that is large enough for the kernel's numbers."""
+    model = torch.nn.utils.skip_init(torch.nn.Linear, 2048, 4096)
+    torch.nn.init.ones_(model.weight)
+    return model
+
+
 def scope() -> dict[str, Any]:
     """The names that the pages use without saying what they are."""
     served: list[object] = []
     return {
         "__name__": "page",
         "lowtide": lowtide,
+        "torch": torch,
         "runner": Engine(),
         "model": torch.nn.Linear(512, 512),
         "tasks": ["mmmu", "chartqa"],
@@ -90,17 +99,18 @@ def scope() -> dict[str, Any]:
         "serve": served.append,
         "request": "a request",
         "update_weights": lambda: served.append("weights"),
-        "batch": [1],
-        "load_reranker": load_reranker,
-        "load_generator": lambda: served.append,
-        "pairs": [1, 2],
-        "prompts": list,
+        "batch": [torch.ones(1, 2048)],
+        "load_reranker": build,
+        "load_generator": build,
+        "pairs": [torch.ones(1, 2048)] * 2,
+        "texts": torch.ones(1, 2048),
+        "prompts": lambda scores: [one[:, :2048] for one in scores],
         "evaluate": lambda model, task: task,
         "results": {},
         "app": served.append,
-        "load": lambda: torch.nn.Linear(512, 512),
-        "inputs": torch.ones(1, 512),
-        "cached_model": functools.cache(lambda: torch.nn.Linear(512, 512)),
+        "load": build,
+        "inputs": torch.ones(1, 2048),
+        "cached_model": functools.cache(build),
     }
 
 
@@ -109,10 +119,15 @@ def scope() -> dict[str, Any]:
     [block for block in BLOCKS if block.language == "python"],
     ids=lambda block: f"{block.page}:{block.line}",
 )
-def test_python(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python(
+    block: Block, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "lowtide")
     monkeypatch.setenv("LOWTIDE_DEVICE", "cpu")
     monkeypatch.delenv("LOWTIDE_FREE_ON_IDLE", raising=False)
     names = scope()
+    if "lowtide.Worker(" in block.text:
+        names["load_reranker"] = load_reranker
     code = compile(block.text, f"{block.page}:{block.line}", "exec", dont_inherit=True)
     try:
         exec(code, names)
@@ -120,6 +135,17 @@ def test_python(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
         for value in names.values():
             if isinstance(value, lowtide.Idle):
                 value.close()
+    told = [vars(one) for one in caplog.records if "lowtide_verdict" in vars(one)]
+    ends = [one for one in told if one["lowtide_release"].startswith("stage ")]
+    assert all(one["lowtide_verdict"] == "released" for one in ends), caplog.text
+
+
+def test_the_stage_of_the_notebooks_page_frees() -> None:
+    (cell,) = [block.text for block in BLOCKS if block.text.startswith("%%stage")]
+    body = textwrap.indent(cell.partition("\n")[2], "    ")
+    names = scope()
+    exec("with lowtide.stage('encoder', device='cpu') as stage:\n" + body, names)
+    assert names["stage"].receipt.verdict == "released", names["stage"].receipt
 
 
 @pytest.mark.parametrize(

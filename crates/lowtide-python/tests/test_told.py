@@ -59,6 +59,37 @@ def test_a_worker_without_a_device_says_what_ends_it() -> None:
     assert said(start, LOWTIDE_DEVICE="cpu") == ""
 
 
+STAGES = """
+import torch, lowtide
+class Model(torch.nn.Linear):
+    pass
+for name in "ab":
+    with lowtide.stage(name):
+        model = Model(2048, 2048)
+        result = model(torch.ones(1, 2048)){}
+"""
+
+
+def test_a_stage_that_fails_says_so_where_no_logging_is_set_up() -> None:
+    told = said(STAGES.format(""), LOWTIDE_DEVICE="cpu")
+    assert told.count("stage a on cpu: pinned") == told.count("stage b on cpu: pinned") == 1
+    assert "result.detach_()" in told
+    assert said(STAGES.format(".detach()"), LOWTIDE_DEVICE="cpu") == ""
+    assert said(STAGES.format(""), LOWTIDE_DEVICE="cpu", LOWTIDE_LOG="off") == ""
+
+
+def test_stages_and_tasks_without_a_device_say_so_once() -> None:
+    told = said(STAGES.format("") + "list(lowtide.tasks('ab'))")
+    assert told.count(NOTHING) == 1 and "stages and tasks" in told and "no such device" in told
+
+
+def test_a_level_that_nobody_knows_is_told_once() -> None:
+    told = said(STAGES.format(".detach()"), LOWTIDE_DEVICE="cpu", LOWTIDE_LOG="nonsense")
+    assert told.count("LOWTIDE_LOG=nonsense names no level") == 1 and "info" in told
+    for level in ("lowtide_pool=trace", "lowtide=warn", "error,lowtide_pool=trace"):
+        assert said(STAGES.format(".detach()"), LOWTIDE_DEVICE="cpu", LOWTIDE_LOG=level) == ""
+
+
 def test_under_the_agent_the_variable_is_the_agents_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     from lowtide._idle import ambient
 

@@ -7,6 +7,7 @@ text.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from . import has_exit_begun
@@ -20,48 +21,39 @@ if TYPE_CHECKING:
 def logger() -> Logger:
     """Returns the logger `lowtide`. Imports logging only when something is logged.
 
-    A program that has not set up logging gets its receipts, not the same text on stderr once more, unless
-    LOWTIDE_LOG asks for it.
+    Where a program has not set up logging, warnings go to standard error, as always in Python. LOWTIDE_LOG
+    asks for another level.
     """
     import logging
 
     log = logging.getLogger("lowtide")
-    if not log.handlers:
-        level = _wanted_level()
-        if level is None:
-            log.addHandler(logging.NullHandler())
-        else:
-            shown = logging.StreamHandler()
-            shown.setFormatter(logging.Formatter("lowtide: %(message)s"))
-            log.addHandler(shown)
-            log.setLevel(level)
+    _follow_variable(log)
     return log
 
 
-def _wanted_level() -> int | None:
-    """Returns the level that LOWTIDE_LOG names, as for the command: error, warn, info, debug or trace."""
+@cache
+def _follow_variable(log: Logger) -> None:
+    """Shows what LOWTIDE_LOG names, as for the command: off, error, warn, info, debug or trace."""
     import logging
     import os
 
     levels = {name: getattr(logging, name.upper()) for name in ("error", "warn", "info", "debug")}
-    levels["trace"] = logging.DEBUG
-    words = os.environ.get("LOWTIDE_LOG", "").lower().replace("lowtide=", "").split(",")
-    return next((levels[word.strip()] for word in words if word.strip() in levels), None)
+    levels |= {"off": logging.CRITICAL + 1, "trace": logging.DEBUG}
+    asked = os.environ.get("LOWTIDE_LOG", "").strip()
+    words = [word.strip().rpartition("=") for word in asked.lower().split(",")]
+    wanted = [level for target, _, level in words if target in ("", "lowtide") and level in levels]
+    if wanted and not log.handlers:
+        shown = logging.StreamHandler()
+        shown.setFormatter(logging.Formatter("lowtide: %(message)s"))
+        log.addHandler(shown)
+        log.setLevel(levels[wanted[0]])
+    if asked and not any(level in levels for _, _, level in words):
+        log.warning("LOWTIDE_LOG=%s names no level: say %s", asked, ", ".join(levels))
 
 
 def tell(text: str) -> None:
-    """Logs a warning that somebody has to see: in a program that shows no log, it goes to standard error."""
-    import logging
-    import sys
-
-    log: logging.Logger | None = logger()
+    """Logs a warning that somebody has to see."""
     logger().warning("%s", text)
-    while log is not None:
-        if any(not isinstance(handler, logging.NullHandler) for handler in log.handlers):
-            return
-        log = log.parent if log.propagate else None
-    if sys.stderr is not None:
-        sys.stderr.write(f"lowtide: {text}\n")
 
 
 def log_release(receipt: Receipt, line: str | None = None) -> Receipt:

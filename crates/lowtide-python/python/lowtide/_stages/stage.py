@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from .._devices.choose import device_of
+from .._devices.choose import device_of, tell_of_none
 from .._native import Stages as NativeStages
 from .._native import empty_receipt, parse_seconds
 from .._release.releasers import releaser_for
@@ -45,6 +45,8 @@ class Stages:
 
     def __init__(self, device: object = None, *, budget: str | int | None = None) -> None:
         found = device_of(device)
+        if found is None and not has_exit_begun():
+            tell_of_none("stages and tasks", "objects are dropped all the same")
         self._device = found
         self._releaser = releaser_for(found)
         self._native = NativeStages(self._releaser, budget)
