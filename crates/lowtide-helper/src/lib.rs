@@ -10,6 +10,7 @@
 //! | `process` | a process and its devices, as the kernel, the driver and NVML report them |
 //! | `operation` | suspending and resuming, step by step |
 //! | `server` | the resident process: its start, its socket and its connections |
+//! | [`share`] | the arbiter: whose memory is on a device that is too small for all |
 //! | [`rungs`] | hooks for the rungs `suspend` and `exit` |
 //!
 //! What always holds:
@@ -24,6 +25,7 @@ mod operation;
 mod process;
 pub mod rungs;
 mod server;
+pub mod share;
 
 pub use self::operation::journal::{Asked, Record, records, unreadable};
 pub use self::operation::trial;

@@ -3,6 +3,7 @@
 mod faults;
 mod refusals;
 mod rungs;
+mod sharing;
 mod survival;
 mod suspending;
 mod world;

@@ -124,7 +124,9 @@ pub struct Report {
     pub wake_ms: u64,
 }
 
-/// A call that waits for room.
+/// A call that waits for room. It is sent again, with the same ticket, when what the program has or wants has
+/// changed: if it gave way meanwhile, before it says [`ToArbiter::Gave`]. The call keeps its place. Once it is
+/// granted a new need changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Need {
     /// The number of the wait, unique on this connection.

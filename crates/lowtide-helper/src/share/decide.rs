@@ -1,0 +1,223 @@
+//! The decisions: who is granted room, who makes it, who is refused.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use lowtide_proto::share::{Give, ToAgent, Wait, Way};
+
+use super::amounts::Amounts;
+use super::arbiter::Arbiter;
+use super::member::{DRAIN, Member, MemberId, Order};
+use super::plan::{Giver, plan};
+use super::room::DeviceFree;
+use super::waits::order;
+use super::words::{self, Reason};
+
+/// The time for which a new arbiter grants nothing, unless every agent has reported.
+const BEGINNING: Duration = Duration::from_secs(2);
+/// The time between two looks at programs while a call waits.
+const LOOK: Duration = Duration::from_millis(50);
+/// The time for which a new call waits for reports before somebody is told to give way for it.
+const LOOKED: Duration = Duration::from_millis(100);
+/// The time for which the numbers must say that a call can never have its room. They may be late, and a process
+/// that ended may still be giving its memory back.
+const HOPELESS: Duration = Duration::from_secs(2);
+
+/// What is left while the calls are gone through in their order.
+struct Turn {
+    /// What can be granted now.
+    now: Amounts,
+    /// What will be left when all calls so far have their room.
+    later: Amounts,
+    /// The programs that give way for earlier calls, and those of the earlier calls.
+    taken: BTreeSet<MemberId>,
+    told: Vec<(MemberId, ToAgent)>,
+}
+
+impl Arbiter {
+    /// Decides with the driver's numbers of this moment. Returns what to tell whom.
+    pub fn decide(&mut self, now: Duration, numbers: &[DeviceFree]) -> Vec<(MemberId, ToAgent)> {
+        self.room.read(now, numbers);
+        self.room.expire(now);
+        for wait in &mut self.waits {
+            wait.is_granted &= self.room.is_lent_to(wait.member);
+        }
+        let left = self.room.left();
+        let mut turn = Turn {
+            later: self.sure(now, &left),
+            now: left,
+            taken: BTreeSet::new(),
+            told: self.look(now),
+        };
+        if now >= BEGINNING || self.has_heard_all() {
+            let order = order(&self.waits, now, &self.members, self.without);
+            let mut refused = Vec::new();
+            for (index, _) in order {
+                if let Some(why) = self.serve(now, index, &mut turn) {
+                    let wait = &self.waits[index];
+                    refused.push((wait.member, wait.need.ticket));
+                    let refuse = ToAgent::Refuse { ticket: wait.need.ticket, why };
+                    turn.told.push((wait.member, refuse));
+                }
+            }
+            self.waits.retain(|it| !refused.contains(&(it.member, it.need.ticket)));
+        }
+        turn.told
+    }
+
+    /// Returns what is free without what may be memory of orders under way, and what those orders will free.
+    fn sure(&self, now: Duration, left: &Amounts) -> Amounts {
+        let mut sure = left.clone();
+        let orders = || self.members.values().filter_map(|it| Some((it, it.order.as_ref()?)));
+        for (_, order) in orders() {
+            for (uuid, _) in order.gain.iter() {
+                sure.put(uuid, sure.at(uuid).min(order.left.at(uuid)));
+            }
+        }
+        let under_way = orders().filter(|(member, _)| member.obstacle(now).is_none());
+        under_way.for_each(|(_, order)| sure.add(&order.gain));
+        sure
+    }
+
+    fn has_heard_all(&self) -> bool {
+        self.expected.is_empty() && self.members.values().all(|member| member.report.is_some())
+    }
+
+    /// Asks programs for reports while a call waits.
+    fn look(&mut self, now: Duration) -> Vec<(MemberId, ToAgent)> {
+        let waiting = self.waits.iter().filter(|wait| !wait.is_granted);
+        let Some(newest) = waiting.map(|wait| wait.since).max() else { return Vec::new() };
+        let is_due = |it: &Member| it.reported < newest || now >= it.reported + LOOK;
+        let due = self.members.iter_mut().filter(|(_, it)| it.can_be_asked() && is_due(it));
+        let ask = |(id, member): (&MemberId, &mut Member)| {
+            member.asked(now);
+            (*id, ToAgent::Look)
+        };
+        due.map(ask).collect()
+    }
+
+    /// Grants a call its room, or has somebody make it. Returns why it is refused, if it is.
+    fn serve(&mut self, now: Duration, index: usize, turn: &mut Turn) -> Option<String> {
+        if let Some((why, is_certain)) = self.hopeless(&self.waits[index]) {
+            let since = *self.waits[index].hopeless_since.get_or_insert(now);
+            if is_certain || now >= since + HOPELESS {
+                return Some(why);
+            }
+        } else {
+            self.waits[index].hopeless_since = None;
+        }
+        let extra = self.waits[index].extra(&self.members, self.without);
+        if turn.later.covers(&extra) {
+            self.grant_or_wait(now, index, extra, turn);
+            return None;
+        }
+        self.make_room(now, index, &extra, turn)
+    }
+
+    /// Grants a call its room, or has it wait for what is on its way.
+    fn grant_or_wait(&mut self, now: Duration, index: usize, extra: Amounts, turn: &mut Turn) {
+        let wait = &self.waits[index];
+        let Some(member) = self.members.get(&wait.member) else { return };
+        turn.later = turn.later.minus(&extra);
+        turn.taken.insert(wait.member);
+        // Nobody is granted something while its memory leaves: what it has is not certain.
+        let is_settled = member.order.is_none() && !self.room.is_lent_to(wait.member);
+        if is_settled && now >= wait.retry_at && turn.now.covers(&extra) {
+            self.grant(now, index, extra, turn);
+        } else {
+            let reason = words::for_orders(&self.members, &extra, member.wake());
+            self.tell(index, reason, turn);
+        }
+    }
+
+    /// Has programs give way for a call, once all that it needs can. Returns why it is refused, if it is.
+    fn make_room(
+        &mut self,
+        now: Duration,
+        index: usize,
+        extra: &Amounts,
+        turn: &mut Turn,
+    ) -> Option<String> {
+        let wait = &self.waits[index];
+        let (id, can_leave) = (wait.member, wait.need.can_leave);
+        let missing = extra.minus(&turn.later).positive();
+        let is_now = |givers: &[Giver]| givers.iter().all(|giver| giver.from <= now);
+        let is_known = now >= wait.since + LOOKED || self.is_known(now, wait.since);
+        let found = plan(&missing, now, &self.candidates(now, wait, &turn.taken));
+        let Some(givers) = found.filter(|givers| can_leave || is_now(givers)) else {
+            let reason = words::for_obstacles(&self.members, &self.room, wait, &missing, now);
+            if !can_leave && is_known {
+                let why = reason.why;
+                return Some(format!("it cannot wait here, and nobody gives way now: {why}"));
+            }
+            self.tell(index, reason, turn);
+            return None;
+        };
+        for giver in &givers {
+            turn.later.add(&giver.gain);
+            turn.taken.insert(giver.id);
+            if is_known && is_now(&givers) {
+                self.give(now, id, giver, turn);
+            }
+        }
+        turn.later = turn.later.minus(extra);
+        turn.taken.insert(id);
+        let wake = self.members.get(&id)?.wake();
+        let reason = words::for_givers(&self.members, &givers, now, wake);
+        self.tell(index, reason, turn);
+        None
+    }
+
+    /// Returns whether all programs have reported since a moment, but for those that cannot move.
+    fn is_known(&self, now: Duration, since: Duration) -> bool {
+        self.members.values().all(|it| it.reported >= since || it.obstacle(now).is_some())
+    }
+
+    fn grant(&mut self, now: Duration, index: usize, extra: Amounts, turn: &mut Turn) {
+        let wait = &mut self.waits[index];
+        turn.now = turn.now.minus(&extra);
+        for order in self.members.values_mut().filter_map(|member| member.order.as_mut()) {
+            order.left = order.left.minus(&extra);
+        }
+        let lease = self.room.lease(now, wait.member, wait.need.ticket, extra);
+        (wait.is_granted, wait.told) = (true, None);
+        let lease_ms = lease.as_millis() as u64;
+        turn.told.push((wait.member, ToAgent::Grant { ticket: wait.need.ticket, lease_ms }));
+    }
+
+    fn give(&mut self, now: Duration, asker: MemberId, giver: &Giver, turn: &mut Turn) {
+        self.orders += 1;
+        let number = self.orders;
+        let asker = self.members.get(&asker).map(|it| (it.name(), it.join.priority));
+        let (Some((for_whom, class)), Some(member)) = (asker, self.members.get_mut(&giver.id))
+        else {
+            return;
+        };
+        if giver.is_busy && class <= member.join.priority {
+            self.moves.begin(number, now, member.switch(), giver.gain.clone());
+        }
+        member.asked(now);
+        member.order =
+            Some(Order { number, given: now, gain: giver.gain.clone(), left: turn.now.clone() });
+        let drain_ms = if giver.way == Way::Caches { Duration::ZERO } else { DRAIN };
+        let drain_ms = drain_ms.as_millis() as u64;
+        let give = Give { order: number, way: giver.way, drain_ms, for_whom };
+        turn.told.push((giver.id, ToAgent::Give(give)));
+    }
+
+    /// Tells a program what its call waits for, if that has changed.
+    fn tell(&mut self, index: usize, reason: Reason, turn: &mut Turn) {
+        let wait = &mut self.waits[index];
+        let new = Wait {
+            ticket: wait.need.ticket,
+            why: reason.why,
+            command: reason.command,
+            expected_s: reason.expected.map(|time| time.as_secs_f64()),
+        };
+        let is_new = wait.told.as_ref().is_none_or(|told| told.why != new.why);
+        if is_new {
+            turn.told.push((wait.member, ToAgent::Wait(new.clone())));
+        }
+        wait.told = Some(new);
+    }
+}

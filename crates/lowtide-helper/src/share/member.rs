@@ -1,0 +1,235 @@
+//! A program that shares.
+
+use std::time::Duration;
+
+use lowtide_proto::helper::Target;
+use lowtide_proto::share::{Join, Report, State, Way};
+
+use super::amounts::Amounts;
+
+/// The time in which an agent answers. Nobody waits for a program whose agent does not.
+const SILENCE: Duration = Duration::from_secs(2);
+/// The time by which a program may take longer to give way than its drain.
+const OVERDUE: Duration = Duration::from_secs(60);
+
+/// The time for which the gate may stay closed while submitted work runs.
+pub(super) const DRAIN: Duration = Duration::from_secs(10);
+/// The pause after a first failed drain; it doubles with each.
+const PAUSE: Duration = Duration::from_secs(2);
+const PAUSE_MOST: Duration = Duration::from_secs(60);
+/// A failed drain is followed by so many times its length without one: 5% of the time.
+const PAUSE_DRAINS: u32 = 19;
+
+/// A program that shares: the number of its standing connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemberId(pub u64);
+
+/// A program that shares.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) target: Target,
+    pub(super) join: Join,
+    pub(super) report: Option<Report>,
+    /// The moment of the last report.
+    pub(super) reported: Duration,
+    /// The moment at which its memory last came to the devices or left them.
+    pub(super) since: Duration,
+    /// The moment since which it has been idle.
+    pub(super) idle_since: Option<Duration>,
+    /// The moment since which a question has had no answer.
+    unanswered: Option<Duration>,
+    /// Whether the kernel says that it is stopped.
+    pub(super) is_stopped: bool,
+    /// The order that it carries out.
+    pub(super) order: Option<Order>,
+    failures: u32,
+    /// The moment from which it may be made to drain again, and the reason of the last failure.
+    not_before: Option<(Duration, String)>,
+}
+
+/// An order that a program carries out.
+#[derive(Debug)]
+pub(super) struct Order {
+    pub(super) number: u64,
+    pub(super) given: Duration,
+    /// The memory that it frees.
+    pub(super) gain: Amounts,
+    /// What could be granted when the order was given, minus what was granted since. What is free beyond that may
+    /// be memory of this order.
+    pub(super) left: Amounts,
+}
+
+/// The reason for which nobody can make a program give way now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Obstacle {
+    /// The reason, as the end of a sentence about the program.
+    pub(super) why: String,
+    /// A command that removes it.
+    pub(super) command: Option<String>,
+}
+
+impl Member {
+    /// Makes a member of a program that joins.
+    pub(super) fn new(now: Duration, target: Target, join: Join) -> Member {
+        Member {
+            target,
+            join,
+            report: None,
+            reported: now,
+            since: now,
+            idle_since: None,
+            unanswered: None,
+            is_stopped: false,
+            order: None,
+            failures: 0,
+            not_before: None,
+        }
+    }
+
+    /// Takes note that its agent said something.
+    pub(super) fn answered(&mut self) {
+        self.unanswered = None;
+    }
+
+    /// Takes note that its agent is asked something.
+    pub(super) fn asked(&mut self, now: Duration) {
+        self.unanswered.get_or_insert(now);
+    }
+
+    /// Returns whether a look at it can be asked for: the last one was answered.
+    pub(super) fn can_be_asked(&self) -> bool {
+        self.unanswered.is_none()
+    }
+
+    /// Returns whether its agent has not answered in time.
+    pub(super) fn is_silent(&self, now: Duration) -> bool {
+        self.unanswered.is_some_and(|since| now > since + SILENCE)
+    }
+
+    /// Returns whether its memory cannot leave for a reason that does not pass.
+    pub(super) fn is_lasting(&self) -> bool {
+        self.report.as_ref().is_some_and(|report| !report.unmovable.is_empty())
+    }
+
+    /// Takes its report.
+    pub(super) fn hear(&mut self, now: Duration, report: Report) {
+        let is_there = |state| matches!(state, State::Awake | State::Draining);
+        let was = self.report.as_ref().map(|before| before.state);
+        if was.is_none_or(|was| is_there(was) != is_there(report.state)) {
+            self.since = now;
+        }
+        self.idle_since =
+            report.idle_ms.map(|idle| now.saturating_sub(Duration::from_millis(idle)));
+        (self.report, self.reported) = (Some(report), now);
+    }
+
+    /// Returns what it has on the devices.
+    pub(super) fn held(&self) -> Amounts {
+        let devices = self.report.iter().flat_map(|report| &report.devices);
+        Amounts::of(devices.map(|it| (it.uuid.as_str(), it.resident + it.staying)))
+    }
+
+    /// Returns what a wake brings back while it is off the devices.
+    pub(super) fn back(&self) -> Amounts {
+        let away = self.report.iter().filter(|report| report.state != State::Awake);
+        let devices = away.flat_map(|report| &report.devices);
+        Amounts::of(devices.map(|it| (it.uuid.as_str(), it.back)))
+    }
+
+    /// Returns what it frees if it gives way.
+    pub(super) fn gain(&self, way: Way) -> Amounts {
+        let devices = self.report.iter().flat_map(|report| &report.devices);
+        Amounts::of(devices.map(|it| {
+            let bytes = match way {
+                Way::Caches => it.cached,
+                Way::Sleep => it.resident,
+                Way::Suspend => it.resident + it.suspendable,
+            };
+            (it.uuid.as_str(), bytes)
+        }))
+    }
+
+    /// Returns what nobody can take from it.
+    pub(super) fn fixed(&self) -> Amounts {
+        self.held().minus(&self.gain(Way::Suspend))
+    }
+
+    /// Returns whether its memory is off the devices.
+    pub(super) fn is_away(&self) -> bool {
+        self.report.as_ref().is_some_and(|it| matches!(it.state, State::Asleep | State::Suspended))
+    }
+
+    /// Returns whether it is in a state that passes only by itself: it ends, or captures a graph.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.report.as_ref().is_some_and(|report| report.is_exiting || report.in_capture)
+    }
+
+    /// Returns the time that its last sleep and its last wake took together.
+    pub(super) fn switch(&self) -> Duration {
+        let took = self.report.as_ref().map_or(0, |it| it.sleep_ms.saturating_add(it.wake_ms));
+        Duration::from_millis(took)
+    }
+
+    /// Returns the time that its last wake took.
+    pub(super) fn wake(&self) -> Duration {
+        Duration::from_millis(self.report.as_ref().map_or(0, |report| report.wake_ms))
+    }
+
+    /// Takes note that it gave way.
+    pub(super) fn gave(&mut self) {
+        (self.failures, self.not_before) = (0, None);
+    }
+
+    /// Takes note that it did not give way. The next attempt waits twice as long, and so long that failed attempts
+    /// take at most 5% of its time.
+    pub(super) fn failed(&mut self, now: Duration, reason: String, tried: Duration) {
+        let pause = PAUSE.saturating_mul(1 << self.failures.min(16)).min(PAUSE_MOST);
+        self.failures += 1;
+        self.not_before = Some((now + pause.max(tried * PAUSE_DRAINS), reason));
+    }
+
+    /// Returns why it cannot be made to give way now; `None` if it can.
+    pub(super) fn obstacle(&self, now: Duration) -> Option<Obstacle> {
+        let passing = |why: String| Obstacle { why, command: None };
+        let pid = self.target.pid;
+        if self.is_stopped {
+            let command = Some(format!("kill -CONT {pid}"));
+            return Some(Obstacle { command, ..passing("is stopped".to_owned()) });
+        }
+        if let Some(since) = self.unanswered.filter(|since| now > *since + SILENCE) {
+            return Some(passing(format!(
+                "has not answered for {} s",
+                now.saturating_sub(since).as_secs()
+            )));
+        }
+        let Some(report) = &self.report else {
+            return Some(passing("has not told yet what it has".to_owned()));
+        };
+        if !report.unmovable.is_empty() {
+            return Some(passing(format!("cannot sleep: {}", report.unmovable.join(", "))));
+        }
+        if report.is_exiting {
+            return Some(passing("is ending".to_owned()));
+        }
+        if report.in_capture {
+            return Some(passing("captures a graph".to_owned()));
+        }
+        if let Some((at, reason)) = self.not_before.as_ref().filter(|it| it.0 > now) {
+            let seconds = at.saturating_sub(now).as_secs_f64().ceil();
+            let why = format!("did not give way: {reason}; it is asked again in {seconds} s");
+            return Some(passing(why));
+        }
+        if report.state == State::Waking {
+            return Some(passing("is waking".to_owned()));
+        }
+        if self.order.as_ref().is_some_and(|order| now > order.given + DRAIN + OVERDUE) {
+            return Some(passing("has not done giving way".to_owned()));
+        }
+        None
+    }
+
+    /// Returns its name for people.
+    pub(super) fn name(&self) -> String {
+        format!("process {} ({})", self.target.pid, self.join.command)
+    }
+}

@@ -1,0 +1,55 @@
+//! Sharing a device: the arbiter, which decides whose memory is on a device that is too small for all.
+//!
+//! The policy is pure: [`Arbiter::hear`] takes what happened, [`Arbiter::decide`] takes the driver's numbers and
+//! returns what to tell whom. It reads no clock and does no I/O, so that a simulation drives the same code
+//! (`tests/helper/sharing`). What programs and arbiter tell each other is in [`lowtide_proto::share`].
+//!
+//! | file | holds |
+//! |---|---|
+//! | `arbiter` | [`Arbiter`]: what it knows and hears |
+//! | `decide` | its decisions, call by call |
+//! | `prospects` | whether a call can have its room, from whom and when |
+//! | `plan` | who gives way so that one call has its room |
+//! | `member` | a program that shares: its memory, its residence, its failed drains, why it cannot move |
+//! | `room` | the driver's numbers, and what of the free memory is promised |
+//! | `waits` | the calls that wait, and their order |
+//! | `turns` | classes, residence, and the part of the time that goes into moving |
+//! | `words` | why a call waits, and the queue, for people |
+//! | `amounts` | bytes by device |
+//!
+//! # The rules
+//! - **A call is granted all that it needs, on all devices, or nothing.** It holds nothing while it waits, except
+//!   what its program had before, and that may be taken: its program may be put to sleep. So there is no circle.
+//! - **A grant is a lease**, bounded by the driver's free number of that moment, minus the other leases, minus
+//!   512 MiB. A lease counts until the driver's number shows that it was used, at most [`LATE`].
+//! - **Calls have an order**: the class, then who came first. A later call takes only what the plans of earlier
+//!   ones leave. A call that nobody can make room for now holds up no other.
+//! - **Room is made by demand only**, by as few as possible: caches; idle programs and those that wait themselves,
+//!   the longest idle first, of these the cheapest; contexts, where they are all that is missing; busy programs
+//!   that had their residence. Nobody is told to give way before all whom a plan needs can.
+//! - **Residence**: a busy program keeps its memory for max(2 s, 10 × its last switch) after it came, against its
+//!   own class and lower ones, and longer while more than a tenth of the last minute went into such switches.
+//!
+//! # The longest wait
+//! Waiting raises the class by one each [`AGING`]. After at most 2 × [`AGING`] a call is in the highest class, and
+//! there those that came before it are served before it: at most one of each other program at a time. Each of
+//! them, and then the call itself, waits for one residence and one drain with its switch. So with *n* programs, a
+//! longest residence *R* and a longest drain with its switch *D*, a call waits for at most
+//! 2 × [`AGING`] + *n* × (*R* + *D*). *R* is at most max(2 s, 10 × switch) + 60 s. Time in which a program that
+//! cannot move is in the way does not count: the call is told its name.
+
+mod amounts;
+mod arbiter;
+mod decide;
+mod member;
+mod plan;
+mod prospects;
+mod room;
+mod turns;
+mod waits;
+mod words;
+
+pub use self::arbiter::{Arbiter, Event};
+pub use self::member::MemberId;
+pub use self::room::{DeviceFree, LATE, Other, RESERVE};
+pub use self::turns::{AGING, Rule};
