@@ -1,9 +1,15 @@
 //! The memory of devices and processes, as NVML reports it.
 
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use lowtide_device::identity::{self, Identity};
 use lowtide_device::nvml::{Nvml, ProcessMemory};
-use lowtide_device::processes;
+use lowtide_device::processes::{self, DeviceProcesses, ProcessUsage};
 use lowtide_proto::helper::{DeviceBytes, DeviceChange, DeviceNumbers, ProcessBytes, Refusal};
 use lowtide_types::{Bytes, Usage, Verdict};
+
+use crate::share::{DeviceFree, Other};
 
 /// The number of tries to get readings that match.
 const TRIES: usize = 5;
@@ -164,6 +170,57 @@ impl DeviceReading {
     pub(crate) fn capacity(&self) -> Bytes {
         self.usage.total.saturating_sub(self.usage.reserved)
     }
+}
+
+/// The time between two looks at the processes on the devices, which take longer than the numbers.
+const OTHERS: Duration = Duration::from_secs(1);
+
+/// The free memory of all GPUs, and the processes there that do not share, which are looked for now and then.
+#[derive(Debug, Default)]
+pub(crate) struct FreeNumbers {
+    others: BTreeMap<String, Vec<Other>>,
+    looked: Option<Instant>,
+}
+
+impl FreeNumbers {
+    /// Reads the numbers of this moment. Processes with these numbers share.
+    pub(crate) fn read(&mut self, sharing: &[u32]) -> Result<Vec<DeviceFree>, Refusal> {
+        if self.looked.is_none_or(|looked| looked.elapsed() >= OTHERS) {
+            (self.others, self.looked) = (others(sharing), Some(Instant::now()));
+        }
+        let read = || -> lowtide_device::Result<Vec<DeviceFree>> {
+            let nvml = Nvml::kept()?;
+            let device = |uuid: String| {
+                let usage = nvml.usage(&uuid)?;
+                let capacity = usage.total.saturating_sub(usage.reserved);
+                let others = self.others.get(&uuid).cloned().unwrap_or_default();
+                Ok(DeviceFree { uuid, capacity, free: usage.free, others })
+            };
+            nvml.uuids()?.into_iter().map(device).collect()
+        };
+        read().map_err(|error| Refusal::NoDriver { why: error.to_string() })
+    }
+}
+
+/// Returns the processes on each device that do not share. In a container the driver's numbers of processes are not
+/// ours, and nobody is named.
+fn others(sharing: &[u32]) -> BTreeMap<String, Vec<Other>> {
+    if !identity::sees_driver_pids() {
+        return BTreeMap::new();
+    }
+    let devices = processes::gpus().map(|(devices, _)| devices).unwrap_or_default();
+    let other = |it: ProcessUsage| {
+        let command = match it.identity {
+            Identity::Known { name, .. } => name,
+            _ => "of another user".to_owned(),
+        };
+        Other { pid: it.pid, command, bytes: it.held }
+    };
+    let of = |device: DeviceProcesses| {
+        let others = device.processes.into_iter().filter(|it| !sharing.contains(&it.pid));
+        Some((device.uuid?, others.map(other).collect()))
+    };
+    devices.into_iter().filter_map(of).collect()
 }
 
 /// Checks that nothing is in force on these devices that the driver's checkpoint does not support. The driver

@@ -2,3 +2,4 @@
 
 pub(crate) mod program;
 mod serving;
+mod standing;

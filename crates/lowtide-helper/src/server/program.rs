@@ -28,6 +28,7 @@ use crate::operation::service::Service;
 use crate::operation::{recovery, trial};
 use crate::process::checkpoint::CheckpointDriver;
 use crate::server::serving::{self, Place};
+use crate::server::standing::Standing;
 
 /// The time without use after which the helper ends. Starting one anew takes up to three seconds.
 const IDLE: Duration = Duration::from_secs(600);
@@ -193,12 +194,16 @@ fn take_place(
     let folder = PrivateFolder::create(path)?;
     let Some(instance) = only_instance(&folder, starter)? else { return Ok(None) };
     let path = folder.path().join(name_of_socket());
+    let standing = Arc::new(Standing::start(folder.path())?);
     // A helper that was killed has left it.
     folder.remove(&name_of_socket())?;
     let journal = Journal::open(folder, name_of_journal(), refused_writes.to_vec())?;
     let listener = at_socket(&path, |path| UnixListener::bind(path))?;
     listener.set_nonblocking(true)?;
-    Ok(Some((Place { listener, file: SocketFile::of(path), _instance: instance }, journal)))
+    Ok(Some((
+        Place { listener, file: SocketFile::of(path), standing, _instance: instance },
+        journal,
+    )))
 }
 
 /// Becomes the only helper of this user and namespace; `None` if another one is. The starter need not wait: it asks that

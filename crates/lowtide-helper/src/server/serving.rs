@@ -12,11 +12,13 @@ use lowtide_proto::helper::{
     Answer, Ask, Greeting, LINE_MOST, Refusal, Request, Step, TRIAL_LIMIT, Target,
 };
 use lowtide_proto::line::{LineReader, SocketFile, is_from_this_user};
+use lowtide_proto::share::Join;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::operation::lock_table::Operation;
 use crate::operation::service::Service;
 use crate::process::readings::Reading;
+use crate::server::standing::Standing;
 
 /// The time for which a connection may be silent.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -35,6 +37,8 @@ const LONGEST: Duration = Duration::from_secs(24 * 3600);
 pub(crate) struct Place {
     pub(crate) listener: UnixListener,
     pub(crate) file: SocketFile,
+    /// Those who share: one place, one arbiter.
+    pub(crate) standing: Arc<Standing>,
     pub(crate) _instance: File,
 }
 
@@ -49,14 +53,14 @@ pub(crate) fn serve(
     // Cloned for each connection.
     let connections = Arc::new(());
     if let Some(starter) = starter {
-        start(starter, service, &connections);
+        start(starter, service, place, &connections);
     }
     let mut used = Instant::now();
     loop {
         match place.map(|place| (place, place.listener.accept())) {
-            Some((_, Ok((client, _)))) => {
+            Some((place, Ok((client, _)))) => {
                 used = Instant::now();
-                start(client, service, &connections);
+                start(client, service, Some(place), &connections);
             }
             Some((place, Err(error))) if error.kind() == ErrorKind::WouldBlock => {
                 wait(&place.listener, LOOK);
@@ -65,13 +69,14 @@ pub(crate) fn serve(
             _ => thread::sleep(LOOK),
         }
         service.journal.catch_up();
+        let place = place.filter(|place| place.file.is_there() || place.standing.end());
         let is_busy = Arc::strong_count(&connections) > 1 || !service.lock_table.is_empty();
         if is_busy {
             used = Instant::now();
             continue;
         }
         // The next client starts another helper.
-        let Some(place) = place.filter(|place| place.file.is_there()) else { return };
+        let Some(place) = place else { return };
         if used.elapsed() >= idle {
             if !service.has_records() {
                 let _removed = fs::remove_file(place.file.path());
@@ -87,19 +92,21 @@ fn wait(listener: &UnixListener, limit: Duration) {
     let _ready = poll(&mut [PollFd::new(listener, PollFlags::IN)], limit.as_ref());
 }
 
-fn start(client: UnixStream, service: &Arc<Service>, connections: &Arc<()>) {
+fn start(client: UnixStream, service: &Arc<Service>, place: Option<&Place>, connections: &Arc<()>) {
     if Arc::strong_count(connections) > MOST {
         return;
     }
     let (service, connected) = (Arc::clone(service), Arc::clone(connections));
+    let standing = place.map(|place| Arc::clone(&place.standing));
+    let conversation = Conversation { service, standing, worker: None };
     // Where no thread can be started, the client sees that the connection ends.
     let _started = thread::Builder::new().name("connection".to_owned()).spawn(move || {
-        let _broken = catch_unwind(AssertUnwindSafe(|| converse(client, &service)));
+        let _broken = catch_unwind(AssertUnwindSafe(|| converse(client, conversation)));
         drop(connected);
     });
 }
 
-fn converse(mut client: UnixStream, service: &Arc<Service>) {
+fn converse(mut client: UnixStream, mut conversation: Conversation) {
     let set = client.set_nonblocking(false).and(client.set_write_timeout(Some(TAKING)));
     if set.is_err() || !is_from_this_user(&client) {
         return;
@@ -107,10 +114,13 @@ fn converse(mut client: UnixStream, service: &Arc<Service>) {
     if client.write_all(Greeting::line(std::process::id()).as_bytes()).is_err() {
         return;
     }
-    let mut conversation = Conversation { service: Arc::clone(service), worker: None };
     let (mut lines, mut silence) = (LineReader::default(), SILENCE);
     while let Ok(line) = lines.read(&client, LINE_MOST, Instant::now() + silence) {
-        let answer = Request::from_line(&line).and_then(|ask| conversation.reply(ask));
+        let ask = Request::from_line(&line);
+        if let Ok(Ask::Join(join)) = ask {
+            return conversation.share(join, client, lines);
+        }
+        let answer = ask.and_then(|ask| conversation.reply(ask));
         let answer = answer.unwrap_or_else(|refusal| Answer::Refused { refusal });
         // Who suspended a process comes back over the same connection: nothing has to be opened for that.
         silence = if let Answer::Suspended(_) = answer { LONGEST } else { SILENCE };
@@ -125,6 +135,8 @@ type Job = Box<dyn FnOnce() + Send>;
 /// What a connection has asked for.
 struct Conversation {
     service: Arc<Service>,
+    /// Those who share; `None` where this helper has no place in the folder.
+    standing: Option<Arc<Standing>>,
     /// The thread of its operations. It stays for the next one, which may lead back to running.
     worker: Option<mpsc::Sender<Job>>,
 }
@@ -155,10 +167,30 @@ impl Conversation {
                 })
             }
             Ask::Devices => Ok(Answer::Devices { devices: Reading::now()?.numbers() }),
-            Ask::Join(_) | Ask::Queue => {
-                let why = "this helper has no arbiter yet".to_owned();
-                Err(Refusal::Unreadable { why })
+            Ask::Join(_) => {
+                Err(Refusal::Broken { why: "a connection joins, not a question".to_owned() })
             }
+            Ask::Queue => self.standing()?.queue().map(Answer::Queue),
+        }
+    }
+
+    fn standing(&self) -> Result<&Standing, Refusal> {
+        let why =
+            || "this helper is not the one that others find, so nobody shares here".to_owned();
+        self.standing.as_deref().ok_or_else(|| Refusal::Broken { why: why() })
+    }
+
+    /// Makes the process a member of those who share, and hears its agent until the connection ends.
+    fn share(&self, join: Join, mut client: UnixStream, lines: LineReader) {
+        let checked =
+            self.standing().and_then(|standing| Ok((standing, Standing::check(&client)?)));
+        let answer = match &checked {
+            Ok(_) => Answer::Joined,
+            Err(refusal) => Answer::Refused { refusal: refusal.clone() },
+        };
+        let written = client.write_all(answer.to_line().as_bytes());
+        if let (Ok((standing, target)), Ok(())) = (checked, written) {
+            standing.hear(target, join, &client, lines);
         }
     }
 

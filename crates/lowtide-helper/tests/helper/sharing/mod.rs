@@ -1,6 +1,7 @@
 //! The arbiter's policy in a simulated machine: by seed, with a clock of its own.
 
 mod program;
+mod sockets;
 mod world;
 
 use lowtide_helper::share::Rule;
