@@ -1,17 +1,8 @@
-"""What may be cleared because it is made again: registered caches, compiled code, stored tracebacks.
+"""What may be cleared because it is made again: registered caches, compiled code, stored tracebacks, and
+`functools.lru_cache`s that hold tensors of the device.
 
-`torch.compile` keeps compiled code and its guards, and through them the tensors of compiled models. After a
-reset, functions are compiled again at their next call.
-
-After an uncaught error in a prompt, a notebook or a test run, `sys.last_exc` and similar names keep every
-frame of the traceback, and with them all local variables of those frames. The names are deleted and the
-frames cleared. The exception itself can still be printed by whoever else holds it.
-
-`functools.lru_cache`s that hold tensors of the device. Nothing else in Python looks into them.
-
-Caches without such tensors are left alone, however large they are. What a cache holds is found by
-following references from its entries, but not through modules, classes and functions: from those,
-everything can be reached. No code of the program runs until a cache is cleared.
+What a cache holds is found by following references from its entries, but not through modules, classes and
+functions: from those, everything can be reached. No code of the program runs until a cache is cleared.
 """
 
 from __future__ import annotations
@@ -65,7 +56,8 @@ class RegisteredCaches(Hook):
 
 
 class CompileCaches(Hook):
-    """Resets torch.compile if it has compiled anything."""
+    """Resets torch.compile if it has compiled anything: compiled code keeps the tensors of compiled models. Functions
+    are compiled again at their next call."""
 
     point = HookPoint.CACHES
     costly = True
@@ -98,7 +90,8 @@ def compiled_functions() -> int | None:
 
 
 class StoredTracebacks(Hook):
-    """Deletes the tracebacks that the interpreter has stored in `sys`."""
+    """Deletes the tracebacks that the interpreter has stored in `sys` after an uncaught error in a prompt, a
+    notebook or a test run, and clears their frames. Whoever else holds the exception can still print it."""
 
     point = HookPoint.CACHES
     costly = True
@@ -140,7 +133,7 @@ class CacheWithTensors(NamedTuple):
 
 
 class LruCaches(Hook):
-    """Clears every `lru_cache` that holds tensors of the device."""
+    """Clears every `lru_cache` that holds tensors of the device; nothing else in Python looks into them."""
 
     point = HookPoint.CACHES
     costly = True

@@ -1,15 +1,9 @@
-"""What libraries under torch keep on a CUDA device: cuBLAS workspaces, cuFFT plans, and blocks that
-other processes have released.
+"""What libraries under torch keep on a CUDA device: cuBLAS workspaces, cuFFT plans, blocks that other processes
+have released, and communicators (R7), which no allocator knows of.
 
-One matmul leaves 32 MiB of workspace behind for good. The bytes reported here are torch's: a
-workspace is a block of torch's allocator, and the next trim returns it to the driver.
-
-Process groups: communicators hold device memory that no allocator knows of (R7).
-
-An engine's model-parallel groups go first, then its distributed environment, then torch's own
-groups. A program that goes on with collectives needs them, so they are destroyed only on request.
-The time limit of each matters: if a peer is gone, destroying a group can wait forever. An engine that
-is not installed is skipped by name (R8).
+The bytes reported here are torch's: a workspace is a block of torch's allocator, and the next trim returns it
+to the driver. An engine's model-parallel groups go first, then its distributed environment, then torch's own
+groups, each within a time limit: if a peer is gone, destroying a group can wait forever.
 """
 
 from __future__ import annotations

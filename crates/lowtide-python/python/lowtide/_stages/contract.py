@@ -19,7 +19,7 @@ from .._release.teardown import NAMES, drop_without_device, teardown_of
 from .._runtime import has_exit_begun
 from .._runtime.log import log_release, logger
 from .._runtime.waiting import in_thread
-from .stage import stages_of
+from .stage import end_beside, stages_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -63,7 +63,7 @@ class Releasable:
         return self
 
     def __exit__(self, kind: object, exception: BaseException | None, traceback: object) -> None:
-        _end(self.teardown, exception)
+        end_beside(exception, "a teardown", self.teardown)
 
     def __del__(self) -> None:
         if has_exit_begun():
@@ -113,20 +113,12 @@ def releases(*names: str, teardown: str = "teardown") -> Callable[[C], C]:
         if not hasattr(cls, "__enter__"):
             made: Any = cls
             made.__enter__ = lambda self: self
-            made.__exit__ = lambda self, *exception: _end(getattr(self, teardown), exception[1])
+            made.__exit__ = lambda self, *exception: end_beside(
+                exception[1], "a teardown", getattr(self, teardown)
+            )
         return cls
 
     return decorate
-
-
-def _end(teardown: Callable[[], object], exception: BaseException | None) -> None:
-    try:
-        teardown()
-    except Exception as failure:
-        if exception is None:
-            raise
-        # The program's own exception continues; this one is only logged.
-        logger().error("a teardown failed: %s: %s", type(failure).__name__, failure)
 
 
 def _has_memory(module: object) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .._devices.choose import device_of, tell_of_none
@@ -157,6 +158,16 @@ def stage(
     )
 
 
+def end_beside(exception: BaseException | None, what: str, end: Callable[[], object]) -> None:
+    """Ends something at the end of a `with` block. If the block has raised, a failure is only logged."""
+    try:
+        end()
+    except Exception as failure:
+        if exception is None:
+            raise
+        logger().error("%s failed: %s: %s", what, type(failure).__name__, failure)
+
+
 class Stage:
     """A stage that lasts as long as its `with` block. Afterwards `receipt` says what its end has
     freed."""
@@ -227,13 +238,7 @@ class Stage:
         if exception is not None and not self._keep_frames:
             clear_frames([exception])
         try:
-            self._end(traceback)
-        except Exception as failure:
-            if exception is None:
-                raise
-            # The program's own exception continues; this one is only logged.
-            words = f"{type(failure).__name__}: {failure}"
-            logger().error("the end of stage %s failed: %s", self.name, words)
+            end_beside(exception, f"the end of stage {self.name}", partial(self._end, traceback))
         finally:
             self._opened = self._owning = None
             self._owned = []

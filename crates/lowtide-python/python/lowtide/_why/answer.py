@@ -15,6 +15,7 @@ from .._runtime.data import Data, counted, mib
 from .._runtime.view import View
 from .naming.words import GRAPH_OF, NATIVE_ROOT, shorten
 from .plan import Plan, plans
+from .references.contexts import CANCELLED
 
 if TYPE_CHECKING:
     from .naming.cuts import Keys
@@ -106,7 +107,7 @@ class Cut(Data):
         dropped = [shorten(step.path) for step in self.steps[:_SHOWN_STEPS]]
         more = len(self.steps) - len(dropped)
         dropped += [f"{more:,} more"] if more else []
-        is_task = any("task.cancel()" in step.action for step in self.steps)
+        is_task = any(CANCELLED in step.action for step in self.steps)
         verb = "cancels the task:" if is_task else "drops"
         return f"lowtide.cut({self.number})  # {verb} {', '.join(dropped)}"
 

@@ -176,11 +176,9 @@ def of_native(value: object) -> str:
     """Returns what a person does about an object that only native code holds, as a sentence."""
     name = type_name(type(value))
     if is_a(value, FunctionType) or type(value) is MethodType:
-        database = module_value("sqlite3", "Connection")
-        databases = [] if database is None else objects_of(database)
-        names = [found[1] for one in databases if (found := global_name(one))]
-        whom = f"perhaps to {' or '.join(names[:2])}" if names else "to a library"
-        return f"unregister {function_name(value)} where it was given as a callback, {whom}"
+        whom = " or ".join(_takers()) or "a library"
+        called = function_name(value).partition(" (")[0]
+        return f"unregister {called}, given perhaps to {whom}"
     if type(value) is Context:
         return "set the variable to None in the thread that has this context, or end that thread"
     enabled = module_value("faulthandler", "is_enabled")
@@ -190,3 +188,22 @@ def of_native(value: object) -> str:
         f"close or drop the object of a library that uses this {name}: an iterator, a session, a "
         "callback"
     )
+
+
+_TAKERS = (
+    ("sqlite3", "Connection", "create_function"),
+    ("torch._C", "Future", "until its set_result"),
+)
+"""Classes whose objects have callbacks in native code, and what their users know of them."""
+
+
+def _takers() -> list[str]:
+    """Returns who may have a callback that only native code has, by its name if it is a global one."""
+    found = []
+    for module, name, how in _TAKERS:
+        kind = module_value(module, name)
+        takers = [] if kind is None else objects_of(kind)
+        names = [known[1] for one in takers if (known := global_name(one))]
+        if takers:
+            found.append(f"{' or '.join(names[:2]) or f'a {name}'} ({how})")
+    return found

@@ -31,15 +31,15 @@ from ..references.look import (
     module_value,
     namespace_of,
 )
-from ..references.reference import Reference
+from ..references.reference import UNWRITTEN, Reference
 from ..references.shell import OUTPUT, running_shell, user_names
-from .edges import LEFT_OUT, Edge
+from .edges import Edge
 from .words import is_module_frame
 
 _HERE = "\0"
 """Stands for the namespace in which a statement runs."""
 _SHOWN_REMARKS = 4
-_UNREADABLE = ("gc.get_referents(", "gc.get_objects(", "hooks_dict_ref(", LEFT_OUT)
+_UNREADABLE = ("gc.get_referents(", "gc.get_objects(", UNWRITTEN)
 _MOST_ACTS = 2
 _OWN_NAME = re.compile("Task-[0-9]+")
 """asyncio numbers its tasks, those of all event loops together."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ..._native import referents
 from ..references.look import full_type_name, is_a, namespace_of
 from ..references.readers import references
-from ..references.reference import Reference
+from ..references.reference import UNWRITTEN, Reference
 from ..references.tensors import graph_reference, has_graph, is_storage, is_tensor
 
 _FARTHEST_HOPS = 5
@@ -24,7 +24,6 @@ _MOST_LED_TO = 10_000
 _LONGEST = 64
 """Of a path with more objects, only some of both ends are named."""
 _BEGIN, _END = 12, 20
-LEFT_OUT = " … "
 
 
 class Edge(NamedTuple):
@@ -51,7 +50,7 @@ def path_edges(objects: Sequence[object]) -> list[Edge]:
 
 def _left_out(count: int) -> Reference:
     """Returns what stands for so many references. Nobody would write an expression with it."""
-    step = f"{LEFT_OUT}{count:,} references{LEFT_OUT}"
+    step = f"{UNWRITTEN}{count:,} references{UNWRITTEN}"
     return Reference(step, "left out", why_not="drop its holder", reach=f"{{holder}}{step}")
 
 

@@ -134,8 +134,12 @@ class Naming:
             if besides is None or not any(one is besides for one in path.objects)
         ]
         # What a module has in native code often has a name elsewhere, too, and so has an output.
-        paths.sort(key=lambda path: (path.is_inside_module(), path.entry(OUTPUT) is not None))
-        texts = [path.text() for path in paths]
+        ranked = [
+            (path.is_inside_module(), path.entry(OUTPUT) is not None, path.steps(), path.text(), at)
+            for at, path in enumerate(paths)
+        ]
+        ranked.sort()
+        texts, paths = [one[3] for one in ranked], [paths[one[4]] for one in ranked]
         counts = Counter(texts)
         return dict(zip(texts, paths)), counts
 

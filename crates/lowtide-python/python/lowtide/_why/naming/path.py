@@ -67,6 +67,10 @@ class NamedPath:
             self._known_edges = path_edges(self._objects)
         return self._known_edges
 
+    def steps(self) -> int:
+        """Returns how many steps a person has to take."""
+        return len(self._edges)
+
     def _part(self, number: int) -> NamedPath:
         """Returns the part of the path with so many edges."""
         edges = self._edges[:number]

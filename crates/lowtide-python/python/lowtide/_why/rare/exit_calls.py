@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..._native import exit_calls
 from ..references.functions import function_name
-from ..references.look import descriptor, is_a, is_name, module_value, plain, read
+from ..references.look import descriptor, is_name, module_value
 from ..references.reference import Reference
 
 
@@ -88,7 +88,6 @@ def call_name(value: object) -> str | None:
 
 def exit_reference(call: ExitCall) -> Reference:
     """Returns the reference to a call at exit. What cuts it cancels all calls of its function."""
-    name = _qualified(call.function)
     why = f"call atexit.unregister with {function_name(call.function)}"
     comparing = [one for one in callbacks() if _compares_itself(one)]
     if comparing:
@@ -102,13 +101,7 @@ def exit_reference(call: ExitCall) -> Reference:
         return Reference(
             "", "exit callback", f"atexit.unregister({known})", act, why_not=why, imports=imports
         )
-    same = [one for one in callbacks() if _qualified(one) == name]
-    verb = None
-    if len(same) == 1:
-        # `unregister` takes an equal function, and nothing else leads to this one.
-        is_it = f"lambda _, one: getattr(one, '__qualname__', type(one).__name__) == {name!r}"
-        verb = f"atexit.unregister(type('Same', (), {{'__eq__': {is_it}}})())"
-    return Reference("", "exit callback", verb, act, why_not=why, imports=("atexit",))
+    return Reference("", "exit callback", act=act, why_not=why)
 
 
 def _known(function: Any) -> str | None:
@@ -141,12 +134,3 @@ def _compares_itself(function: object) -> bool:
     if type(function) in _NOT_COMPARED:
         return False
     return descriptor(function, "__eq__") is not vars(object)["__eq__"]
-
-
-def _qualified(value: Any) -> str:
-    if type(value) is MethodType:
-        value = value.__func__
-    if is_a(value, FunctionType):
-        return plain(FunctionType.__dict__["__qualname__"].__get__(value))
-    name = read(value, "__qualname__")
-    return name if type(name) is str else plain(type(value).__name__)

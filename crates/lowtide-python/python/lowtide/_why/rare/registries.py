@@ -7,10 +7,11 @@ autograd's nodes are removed by their handles.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections import OrderedDict
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any
 
 from ..._native import kept_by
@@ -87,18 +88,20 @@ def undo(name: str, function: Any) -> Reference | None:
     if name.startswith(_FUNCTION) and hasattr(threading, "settrace_all_threads"):
         verb = "threading.setprofile_all_threads(None), threading.settrace_all_threads(None)"
         return Reference("", "registered hook", verb, imports=("threading",))
-    is_function = type(function) is FunctionType or type(function) is MethodType
-    called = plain(getattr(function, "__qualname__", None)) if is_function else None
-    if name.startswith(_MONITORING) and called is not None:
-        tools = tuple(number for number in range(_MOST_TOOLS) if _tool(number))
-        # A callback is only given back by putting another in its place.
-        taken = "for one in [put(tool, event, None)]"
-        verb = (
-            f"(lambda put: [put(tool, event, one) for tool in {tools} for event in {_events()} {taken} "
-            f"if getattr(one, '__qualname__', None) != {called!r}])(sys.monitoring.register_callback)"
-        )
-        return Reference("", "registered hook", verb, imports=("sys",))
+    if name.startswith(_MONITORING):
+        act = functools.partial(_unregister, function)
+        return Reference("", "registered hook", act=act, why_not=advice(name) or "")
     return None
+
+
+def _unregister(function: object) -> None:
+    """Takes a callback from `sys.monitoring`. It is only given back by putting another in its place."""
+    put = vars(sys)["monitoring"].register_callback
+    for tool in [number for number in range(_MOST_TOOLS) if _tool(number)]:
+        for event in _events():
+            before = put(tool, event, None)
+            if before is not function:
+                put(tool, event, before)
 
 
 def _events() -> tuple[int, ...]:

@@ -7,10 +7,12 @@ readers use their own getters and never start anything in them.
 from __future__ import annotations
 
 import functools
+import gc
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextvars import Context, ContextVar, Token
-from types import FunctionType, MethodType
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 from weakref import ReferenceType
 
@@ -29,11 +31,13 @@ from .look import (
     read,
     type_name,
 )
-from .reference import Reference
+from .reference import UNWRITTEN, Reference
 from .spelling import attribute_step
 
 OF_ANOTHER_THREAD = "of another thread"
+CANCELLED = f".cancel(){UNWRITTEN}and wait for its end"
 _MOST_AWAITED = 1000
+_MOST_S = 10
 _FUTURE = (("_result", "result"), ("_exception", "exception"), ("_loop", "loop"))
 
 
@@ -70,16 +74,13 @@ def read_task(holder: Any, held: object) -> Iterator[Reference]:
         yield Reference(" (context)", "context", why_not=why, reach="{holder}.get_context()")
     if task_type().done(holder):
         return  # It has nothing to cancel. Its result or its exception is all that it keeps.
-    verb = end_task(holder)
-    # The statement waits for the task's end, too.
-    act = functools.partial(_cancel, holder) if verb is None else None
-    imports = ("asyncio", "gc", "threading")
+    verb, act = _ending(holder)
     why = "cancel the task and let its event loop run"
     if task_type().get_coro(holder) is held:
         reach = "{holder}.get_coro()"
-        yield Reference("", "coroutine", verb, act, why_not=why, reach=reach, imports=imports)
+        yield Reference("", "coroutine", verb, act, why_not=why, reach=reach)
     if read(holder, "_fut_waiter") is held:
-        yield Reference("._fut_waiter", "awaits", verb, act, why_not=why, imports=imports)
+        yield Reference("._fut_waiter", "awaits", verb, act, why_not=why)
 
 
 def _cancel(task: Any) -> None:
@@ -94,35 +95,49 @@ def _cancel(task: Any) -> None:
         loop.call_soon_threadsafe(kind.cancel, task)
 
 
-def end_task(task: Any) -> str | None:
-    """Returns the statement that ends an asyncio task and waits for its end, or None if it has to be
-    awaited or its loop is not one of asyncio's."""
-    loop = module_value("_asyncio", "Task").get_loop(task)
+def _ending(task: Any) -> tuple[str | None, Callable[[], object]]:
+    """Returns the statement that ends an asyncio task, and what does so; no statement if it has to be awaited or
+    its loop is not one of asyncio's."""
+    loop = task_type().get_loop(task)
     base = module_value("asyncio.base_events", "BaseEventLoop")
     if base is None or not is_a(loop, base):
-        return None
+        return None, functools.partial(_cancel, task)
     state = instance_dict(loop) or {}
     if item(state, "_closed") is True:
-        return "{holder}.get_coro().close()"
+        return "{holder}.get_coro().close()", lambda: task.get_coro().close()
     if module_value("_asyncio", "_get_running_loop")() is not None:
-        return None
-    if item(state, "_thread_id") is None:
-        cancel = "task.cancel(), task.get_loop().run_until_complete(asyncio.wait([task]))"
-    else:
-        # In one call: a loop that ends with its last task takes no second one.
-        ended = "task.add_done_callback(lambda _: ended.set()), task.cancel()"
-        ask = f"task.get_loop().call_soon_threadsafe(lambda: ({ended}))"
-        cancel = f"(lambda ended: ({ask}, ended.wait(10)))(threading.Event())"
-    # A cancelled task keeps the exception, with its frames, until somebody asks for it.
-    end = f"{cancel}, task._make_cancelled_error()"
-    if sys.version_info >= (3, 11) and not read(task, "_callbacks"):
-        return f"(lambda task: ({end}))({{holder}}); gc.collect()"
+        return None, functools.partial(_cancel, task)
+    return f"{{holder}}{CANCELLED}", functools.partial(_end, task)
+
+
+def _end(task: Any) -> None:
+    """Cancels a task, waits for its end, and drops what it keeps afterwards."""
+    loop, frames = task.get_loop(), list[FrameType]()
     # Who waits for the task gets the exception and keeps it; up to Python 3.10 the task keeps it for ever.
     # So the frames are emptied: those of its coroutine, and of the coroutines that this one waits for.
-    frame = "(one := getattr(at, 'cr_frame', None)), (at := getattr(at, 'cr_await', None))"
-    frames = f"[one for _ in range({_MOST_AWAITED}) if ({frame})[0]]"
-    end = f"(lambda frames: ({end}, [one.clear() for one in frames]))({frames})"
-    return f"(lambda task, at: {end})(*(lambda task: (task, task.get_coro()))({{holder}})); gc.collect()"
+    at = task.get_coro() if sys.version_info < (3, 11) or read(task, "_callbacks") else None
+    while (frame := getattr(at, "cr_frame", None)) is not None and len(frames) < _MOST_AWAITED:
+        frames.append(frame)
+        at = getattr(at, "cr_await", None)
+    if loop.is_running():
+        ended = threading.Event()
+
+        def cancel() -> None:
+            # In one call: a loop that ends with its last task takes no second one.
+            task.add_done_callback(lambda _: ended.set())
+            task.cancel()
+
+        loop.call_soon_threadsafe(cancel)
+        ended.wait(_MOST_S)
+    else:
+        task.cancel()
+        loop.run_until_complete(module_value("asyncio.tasks", "wait")([task]))
+    # A cancelled task keeps the exception, with its frames, until somebody asks for it.
+    task._make_cancelled_error()
+    del frame, at
+    while frames:
+        frames.pop().clear()
+    gc.collect()
 
 
 def read_future(holder: object, held: object) -> Iterator[Reference]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..._native import NodeHooks, hook_lists, module_state
 from .look import module_dict, module_value, mro, namespace_of, read, type_name
-from .reference import Reference
+from .reference import UNWRITTEN, Reference
 
 _MOST_NODES = 10_000
 _WHY = (
@@ -29,26 +29,18 @@ _READLINE = (
 """The functions that set the hooks of `readline`, in the order of its state."""
 
 
-class _Lists(NamedTuple):
-    """Where a node has its hooks: those of `register_hook`, those of `register_prehook`, and those of
-    the tensor that it computes."""
-
-    after: list[int]
-    before: list[int]
-    of_tensor: list[int]
-
-
 def node_hooks() -> NodeHooks | None:
     """Returns what finds the hooks of nodes during one question, or None if they cannot be found."""
     if module_value("torch", "ones") is None or module_value("torch._C", "_FunctionBase") is None:
         return None
-    places = sorted({place for lists in _lists() for place in lists})
+    places = _places()
     return NodeHooks(OrderedDict, places) if places else None
 
 
 @functools.cache
-def _lists() -> _Lists:
-    """Learns where nodes have their hooks, from nodes that have some."""
+def _places() -> list[int]:
+    """Learns where nodes have their hooks, from a node that has some: those of `register_hook`, those of
+    `register_prehook`, and those of the tensor that it computes."""
     native: Any = module_value("torch", "_C")
     inference: Any = module_value("torch", "inference_mode")
     grad: Any = module_value("torch", "enable_grad")
@@ -57,10 +49,10 @@ def _lists() -> _Lists:
         with quiet[0], quiet[1], inference(False), grad():
             return _learnt(module_value("torch", "ones"))
     except (AttributeError, RuntimeError, TypeError):
-        return _Lists([], [], [])
+        return []
 
 
-def _learnt(ones: Any) -> _Lists:
+def _learnt(ones: Any) -> list[int]:
     made = ones(1, requires_grad=True, device="cpu") * 1
     made.register_hook(_nothing)
     node = made.grad_fn
@@ -69,7 +61,7 @@ def _learnt(ones: Any) -> _Lists:
         for register in (node.register_hook, node.register_prehook)
     )
     dicts = (after, before, made._backward_hooks)
-    return _Lists(*(hook_lists([(node, one)]) for one in dicts))
+    return sorted({place for one in dicts for place in hook_lists([(node, one)])})
 
 
 def _nothing(*_: object) -> None:
@@ -98,7 +90,7 @@ def read_hooks_of_graph(node: object, held: object) -> Iterator[Reference]:
     while waiting and len(seen) <= _MOST_NODES:
         at = waiting.pop(0)
         if any(one is held for one in hooks_of(hooks, at.node)):
-            yield _hooks(f" (hooks of {type_name(type(at.node))})", at, "{holder}.grad_fn", held)
+            yield _hooks(f" (hooks of {type_name(type(at.node))})", f".grad_fn{at.steps}")
             return
         for number, following in enumerate(next_nodes(at.node)):
             if id(following) not in seen:
@@ -110,19 +102,13 @@ def read_hooks_of_node(holder: object, held: object) -> Iterator[Reference]:
     """Yields the hooks of a node that the program has."""
     hooks = node_hooks() if type(held) is OrderedDict else None
     if hooks is not None and any(one is held for one in hooks_of(hooks, holder)):
-        yield _hooks(" (hooks)", _Way(holder, ""), "{holder}", held)
+        yield _hooks(" (hooks)", "")
 
 
-def _hooks(step: str, way: _Way, before: str, held: object) -> Reference:
-    """Returns the reference to the hooks of a node."""
-    lists = _lists()
-    reach = ""
-    for name, places in (("register_hook", lists.after), ("register_prehook", lists.before)):
-        if any(one is held for one in NodeHooks(OrderedDict, places).of(way.node)):
-            # A hook that is added for a moment has a handle with the dict of all of them.
-            handle = f"{before}{way.steps}.{name}(len)"
-            reach = f"(lambda handle: (handle.hooks_dict_ref(), handle.remove())[0])({handle})"
-    return Reference(step, "hooks", why_not=_WHY, reach=reach, remark=step.strip(" ()"))
+def _hooks(step: str, steps: str) -> Reference:
+    """Returns the reference to the hooks of a node. Python has no way to them."""
+    reach, remark = f"{{holder}}{steps}{UNWRITTEN}hooks", step.strip(" ()")
+    return Reference(step, "hooks", why_not=_WHY, reach=reach, remark=remark)
 
 
 def next_nodes(node: object) -> list[object]:

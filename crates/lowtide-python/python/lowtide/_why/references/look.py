@@ -282,16 +282,15 @@ def overrides(cls: type, base: type, *names: str) -> bool:
 def key_text(key: object, depth: int = 2) -> str:
     """Returns a key as a person would type it, or the name of its type if it cannot be read safely."""
     kind = type(key)
-    if key is None or key is Ellipsis or kind is bool or kind is float:
+    if kind is float:
         return repr(key)
-    if kind is int:
-        number: int = key  # type: ignore[assignment]
-        return repr(number) if number.bit_length() <= 128 else "<int>"
     if kind is str or kind is bytes:
         text: str | bytes = key  # type: ignore[assignment]
         if len(text) > _KEY_CHARACTERS:
             return repr(text[: _KEY_CHARACTERS - 1]) + "…"
         return repr(text)
+    if kind is not tuple and (known := literal(key)) is not None:
+        return known
     if kind is tuple and depth > 0:
         values: tuple[object, ...] = key  # type: ignore[assignment]
         parts = [key_text(part, depth - 1) for part in values[:_KEY_PARTS]]

@@ -12,6 +12,8 @@ from typing import TypeAlias
 
 from .look import type_name
 
+UNWRITTEN = " … "
+"""Is in expressions and statements that nobody would write. Then `act` does what the statement says."""
 _PYTHON = (".", "[")
 
 _MOVING = ("element", "key", "queued")
