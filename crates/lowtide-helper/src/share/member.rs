@@ -141,7 +141,7 @@ impl Member {
         let devices = self.report.iter().flat_map(|report| &report.devices);
         Amounts::of(devices.map(|it| {
             let bytes = match way {
-                Way::Caches => it.cached,
+                Way::Caches => it.cached.min(it.resident),
                 Way::Sleep => it.resident,
                 Way::Suspend => it.resident + it.suspendable,
             };

@@ -92,6 +92,9 @@ pub(super) fn for_obstacles(
             reason.command.get_or_insert_with(|| format!("kill {}", other.pid));
         }
     }
+    if parts.is_empty() {
+        parts.push("calls that came first have the room".to_owned());
+    }
     reason.why = parts.join("; ");
     reason
 }

@@ -46,6 +46,8 @@ pub(super) struct Program {
     pub(super) ms_per_gib: u64,
     /// Whether it always works; others work on requests.
     pub(super) is_tireless: bool,
+    /// Whether its memory cannot leave.
+    pub(super) is_fixed: bool,
     /// How often its work does not end while it is drained, in a thousand.
     pub(super) stubborn: u64,
     pub(super) requests: u32,
@@ -119,7 +121,7 @@ impl Program {
             idle_ms: is_idle.then_some(quiet.as_millis() as u64),
             in_capture: self.capture_until > now,
             is_exiting: false,
-            unmovable: Vec::new(),
+            unmovable: if self.is_fixed { vec!["managed memory".to_owned()] } else { Vec::new() },
             sleep_ms: self.slept.as_millis() as u64,
             wake_ms: self.woken.as_millis() as u64,
         }

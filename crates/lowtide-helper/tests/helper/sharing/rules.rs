@@ -1,0 +1,265 @@
+//! The arbiter's rules, one by one, with a clock of the test's own.
+
+use std::time::Duration;
+
+use lowtide_helper::share::{Arbiter, DeviceFree, Event, LATE, MemberId, RESERVE};
+use lowtide_proto::helper::{DeviceBytes, Target};
+use lowtide_proto::share::{
+    Give, Holding, Join, Need, Priority, Report, State, ToAgent, ToArbiter, Way,
+};
+use lowtide_types::Bytes;
+
+const CAPACITY: u64 = 100;
+
+/// An arbiter of two devices of 100 GiB, and what is free on them.
+struct Table {
+    arbiter: Arbiter,
+    now: Duration,
+    free: [u64; 2],
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
+/// A report of a program that has so many GiB on the first device, idle for a second or busy.
+fn report(gib: u64, is_idle: bool) -> Report {
+    let resident = Bytes::gib(gib);
+    let holding = Holding { uuid: "0".to_owned(), resident, back: resident, ..Holding::default() };
+    Report {
+        state: State::Awake,
+        devices: vec![holding],
+        idle_ms: is_idle.then_some(1000),
+        in_capture: false,
+        is_exiting: false,
+        unmovable: Vec::new(),
+        sleep_ms: 0,
+        wake_ms: 0,
+    }
+}
+
+impl Table {
+    /// A table at which programs of these classes sit, the first with this report, the others with nothing.
+    fn new(classes: &[Priority], first: &Report, free: [u64; 2]) -> Table {
+        let mut table = Table { arbiter: Arbiter::new([]), now: Duration::ZERO, free };
+        for (id, priority) in classes.iter().enumerate() {
+            let (id, priority) = (id as u64, *priority);
+            let target = Target { pid: id as u32, start_ticks: 0 };
+            let join = Join { command: "x".to_owned(), priority, wait_ms: 1 };
+            table.arbiter.hear(table.now, MemberId(id), Event::Joined { target, join });
+            table.say(id, ToArbiter::Report(if id == 0 { first.clone() } else { report(0, true) }));
+        }
+        table
+    }
+
+    fn say(&mut self, id: u64, said: ToArbiter) {
+        self.arbiter.hear(self.now, MemberId(id), Event::Said(said));
+    }
+
+    fn need(&mut self, id: u64, gib: [u64; 2], can_leave: bool) {
+        let on = |(device, gib): (usize, &u64)| DeviceBytes {
+            uuid: device.to_string(),
+            bytes: Bytes::gib(*gib),
+        };
+        let devices = gib.iter().enumerate().filter(|(_, gib)| **gib > 0).map(on).collect();
+        let need = Need { ticket: id, call: "wake".to_owned(), devices, can_leave };
+        self.say(id, ToArbiter::Need(need));
+    }
+
+    /// Decides, and returns what was told beside looks.
+    fn decide(&mut self) -> Vec<(u64, ToAgent)> {
+        let number = |(device, free): (usize, &u64)| DeviceFree {
+            uuid: device.to_string(),
+            capacity: Bytes::gib(CAPACITY),
+            free: Bytes::gib(*free) + RESERVE,
+            others: Vec::new(),
+        };
+        let numbers: Vec<DeviceFree> = self.free.iter().enumerate().map(number).collect();
+        let told = self.arbiter.decide(self.now, &numbers);
+        let told = told.into_iter().filter(|(_, said)| *said != ToAgent::Look);
+        told.map(|(MemberId(id), said)| (id, said)).collect()
+    }
+
+    /// Lets time pass, has the first program report and decides. Returns the order that is given.
+    fn order_after(&mut self, time: Duration, first: &Report) -> Option<Give> {
+        self.now += time;
+        self.say(0, ToArbiter::Report(first.clone()));
+        self.decide().into_iter().find_map(|(_, said)| match said {
+            ToAgent::Give(give) => Some(give),
+            _ => None,
+        })
+    }
+}
+
+fn is_granted(told: &[(u64, ToAgent)], to: u64) -> bool {
+    told.iter().any(|(id, said)| *id == to && matches!(said, ToAgent::Grant { .. }))
+}
+
+fn refusal(told: &[(u64, ToAgent)]) -> Option<&str> {
+    told.iter().find_map(|(_, said)| match said {
+        ToAgent::Refuse { why, .. } => Some(why.as_str()),
+        _ => None,
+    })
+}
+
+const TWO: &[Priority] = &[Priority::Normal; 2];
+const THREE: &[Priority] = &[Priority::Normal; 3];
+
+#[test]
+fn more_than_the_card_is_refused_at_once_and_what_cannot_move_after_two_seconds() {
+    let mut table = Table::new(TWO, &report(0, true), [100, 100]);
+    table.now = seconds(3.0);
+    table.need(1, [CAPACITY, 0], true);
+    assert!(refusal(&table.decide()).is_some_and(|why| why.contains("for programs")));
+    let fixed = Report { unmovable: vec!["managed memory".to_owned()], ..report(40, true) };
+    let mut table = Table::new(TWO, &fixed, [59, 100]);
+    table.now = seconds(3.0);
+    table.need(1, [70, 0], true);
+    assert_eq!(refusal(&table.decide()), None, "the numbers may be late");
+    table.now += seconds(2.0);
+    let told = table.decide();
+    assert!(
+        refusal(&told).is_some_and(|why| why.contains("cannot be moved: process 0")),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn residence_protects_against_the_own_class_and_not_against_a_higher_one() {
+    for (asker, waits) in [(Priority::Normal, true), (Priority::Interactive, false)] {
+        let busy = Report { sleep_ms: 300, wake_ms: 200, ..report(80, false) };
+        let mut table = Table::new(&[Priority::Normal, asker], &busy, [20, 100]);
+        table.need(1, [80, 0], true);
+        let early = table.order_after(seconds(4.9), &busy);
+        assert_eq!(early.is_none(), waits, "{asker}: ten switches are five seconds");
+        let order = early.or_else(|| table.order_after(seconds(0.2), &busy)).expect("its turn");
+        assert_eq!((order.way, order.drain_ms), (Way::Sleep, 10_000));
+    }
+}
+
+#[test]
+fn after_a_failed_drain_the_next_waits_nineteen_times_as_long_as_it_took() {
+    let busy = report(80, false);
+    let mut table = Table::new(TWO, &busy, [20, 100]);
+    table.need(1, [80, 0], true);
+    let Give { order, .. } = table.order_after(seconds(3.0), &busy).expect("its residence is over");
+    let reason = "its work did not end".to_owned();
+    table.say(0, ToArbiter::Refused { order, reason, tried_ms: 1000 });
+    let told = table.decide();
+    let named = |(_, said): &(u64, ToAgent)| matches!(said, ToAgent::Wait(wait) if wait.why.contains("its work did not end"));
+    assert!(told.iter().any(named), "{told:?}");
+    assert_eq!(table.order_after(seconds(18.9), &busy), None);
+    assert!(table.order_after(seconds(0.2), &busy).is_some());
+}
+
+#[test]
+fn a_call_that_cannot_leave_waits_only_for_programs_that_can_give_way_now() {
+    for (is_idle, waits) in [(true, true), (false, false)] {
+        let first = report(80, is_idle);
+        let mut table = Table::new(TWO, &first, [20, 100]);
+        table.need(1, [80, 0], false);
+        table.now = seconds(0.2);
+        let told = table.decide();
+        assert_eq!(refusal(&told).is_none(), waits, "{told:?}");
+    }
+}
+
+#[test]
+fn a_need_on_two_devices_is_granted_whole_and_a_later_call_takes_what_is_left() {
+    let mut table = Table::new(THREE, &report(60, false), [40, 100]);
+    table.now = seconds(1.0);
+    // Its part of the second device is free, and it does not take it alone.
+    table.need(1, [90, 80], true);
+    table.now += seconds(0.1);
+    table.need(2, [0, 30], true);
+    let told = table.decide();
+    assert!(!is_granted(&told, 1) && !is_granted(&told, 2), "{told:?}");
+    table.need(2, [0, 20], true);
+    assert!(is_granted(&table.decide(), 2));
+    // The second has its part, the first has ended its work.
+    table.say(2, ToArbiter::Used { ticket: 2 });
+    table.free = [100, 80];
+    table.say(0, ToArbiter::Report(report(0, true)));
+    let told = table.decide();
+    assert!(is_granted(&told, 1), "{told:?}");
+}
+
+#[test]
+fn caches_come_first_and_contexts_where_they_are_all_that_is_missing() {
+    let mut first = report(80, false);
+    first.devices[0].cached = Bytes::gib(5);
+    first.devices[0].staying = Bytes::gib(1);
+    first.devices[0].suspendable = Bytes::gib(1);
+    let asleep = {
+        let mut report = Report { state: State::Asleep, ..first.clone() };
+        report.devices[0].resident = Bytes::ZERO;
+        report
+    };
+    for (first, free, need, way) in [
+        (&first, 19, 24, Way::Caches),
+        (&first, 19, 25, Way::Sleep),
+        (&asleep, 80, 81, Way::Suspend),
+    ] {
+        let mut table = Table::new(TWO, first, [free, 100]);
+        table.need(1, [need, 0], true);
+        let order = table.order_after(seconds(3.0), first).expect("it can give way");
+        assert_eq!(order.way, way, "{free} GiB free, {need} needed");
+    }
+}
+
+#[test]
+fn a_used_lease_counts_until_the_driver_shows_it() {
+    let mut table = Table::new(THREE, &report(0, true), [100, 100]);
+    table.now = seconds(3.0);
+    table.need(1, [60, 0], true);
+    assert!(is_granted(&table.decide(), 1));
+    table.say(1, ToArbiter::Report(report(60, false)));
+    table.say(1, ToArbiter::Used { ticket: 1 });
+    table.need(2, [30, 0], true);
+    assert!(is_granted(&table.decide(), 2), "40 GiB are left");
+    table.say(2, ToArbiter::Drop { ticket: 2 });
+    table.need(2, [60, 0], true);
+    let told = table.decide();
+    assert!(!is_granted(&told, 2), "the number is an old one: {told:?}");
+    // By now the number is of a time after the use: somebody else has ended.
+    table.now += LATE;
+    table.say(1, ToArbiter::Report(report(60, false)));
+    assert!(is_granted(&table.decide(), 2));
+}
+
+#[test]
+fn a_new_arbiter_grants_nothing_before_the_agents_have_reported_or_two_seconds_have_passed() {
+    for reports in [true, false] {
+        let mut table = Table::new(&[], &report(0, true), [100, 100]);
+        table.arbiter = Arbiter::new([0, 1]);
+        for id in [0, 1] {
+            let target = Target { pid: id as u32, start_ticks: 0 };
+            let join = Join { command: "x".to_owned(), priority: Priority::Normal, wait_ms: 1 };
+            table.arbiter.hear(table.now, MemberId(id), Event::Joined { target, join });
+        }
+        table.say(1, ToArbiter::Report(report(0, true)));
+        table.need(1, [10, 0], true);
+        table.now = seconds(1.9);
+        assert!(!is_granted(&table.decide(), 1));
+        if reports {
+            table.say(0, ToArbiter::Report(report(0, true)));
+        } else {
+            table.now = seconds(2.0);
+        }
+        assert!(is_granted(&table.decide(), 1));
+    }
+}
+
+#[test]
+fn a_program_that_is_stopped_is_named_with_the_command_that_continues_it() {
+    let mut table = Table::new(TWO, &report(80, true), [20, 100]);
+    table.now = seconds(3.0);
+    table.arbiter.hear(table.now, MemberId(0), Event::Stopped(true));
+    table.need(1, [80, 0], true);
+    let told = table.decide();
+    let [(1, ToAgent::Wait(wait))] = told.as_slice() else { panic!("{told:?}") };
+    assert!(wait.why.contains("process 0 (x) has 81,920.0 MiB and is stopped"), "{wait:?}");
+    assert_eq!(wait.command.as_deref(), Some("kill -CONT 0"));
+    table.arbiter.hear(table.now, MemberId(0), Event::Stopped(false));
+    assert!(table.order_after(seconds(0.1), &report(80, true)).is_some());
+}
