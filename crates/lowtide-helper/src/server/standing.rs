@@ -205,7 +205,7 @@ impl Thread {
     }
 
     fn decide(&mut self) {
-        for (id, target) in self.arbiter.silent(self.now()) {
+        for (id, target) in self.arbiter.late(self.now()) {
             let event = Event::Stopped(is_stopped(target.pid));
             self.arbiter.hear(self.now(), id, event);
         }

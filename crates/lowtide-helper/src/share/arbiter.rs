@@ -147,10 +147,10 @@ impl Arbiter {
         !self.waits.is_empty()
     }
 
-    /// Returns the programs whose state the kernel is to be asked for: those that do not answer.
-    pub fn silent(&self, now: Duration) -> Vec<(MemberId, Target)> {
-        let silent = self.members.iter().filter(|(_, it)| it.is_silent(now) || it.is_stopped);
-        silent.map(|(id, member)| (*id, member.target)).collect()
+    /// Returns the programs that are late with an answer: the kernel is to be asked whether they are stopped.
+    pub fn late(&self, now: Duration) -> Vec<(MemberId, Target)> {
+        let late = self.members.iter().filter(|(_, it)| it.is_late(now) || it.is_stopped);
+        late.map(|(id, member)| (*id, member.target)).collect()
     }
 
     /// Returns the queue for `lowtide status`, with the driver's numbers of this moment.

@@ -9,6 +9,8 @@ use super::amounts::Amounts;
 
 /// The time in which an agent answers. Nobody waits for a program whose agent does not.
 const SILENCE: Duration = Duration::from_secs(2);
+/// The time after which the kernel is asked whether a program is stopped.
+const LATE: Duration = Duration::from_millis(90);
 /// The time by which a program may take longer to give way than its drain.
 const OVERDUE: Duration = Duration::from_secs(60);
 
@@ -101,9 +103,9 @@ impl Member {
         self.unanswered.is_none()
     }
 
-    /// Returns whether its agent has not answered in time.
-    pub(super) fn is_silent(&self, now: Duration) -> bool {
-        self.unanswered.is_some_and(|since| now > since + SILENCE)
+    /// Returns whether its agent takes longer to answer than an agent of a running program.
+    pub(super) fn is_late(&self, now: Duration) -> bool {
+        self.unanswered.is_some_and(|since| now >= since + LATE)
     }
 
     /// Returns whether its memory cannot leave for a reason that does not pass.

@@ -20,6 +20,8 @@
 //! # The rules
 //! - **A call is granted all that it needs, on all devices, or nothing.** It holds nothing while it waits, except
 //!   what its program had before, and that may be taken: its program may be put to sleep. So there is no circle.
+//! - **More than there can ever be is refused at once**, as alone on a card: a framework empties its cache and tries
+//!   again. What cannot be moved counts as not there, but a program that sleeps waits for it: it has nothing to free.
 //! - **A grant is a lease**, bounded by the driver's free number of that moment, minus the other leases, minus
 //!   512 MiB. A lease counts until the driver's number shows that it was used, at most [`LATE`].
 //! - **Calls have an order**: the class, then who came first. A later call takes only what the plans of earlier

@@ -27,8 +27,10 @@ impl Arbiter {
                     format!("{wanted} needed on GPU {uuid}, which has {of_device} for programs");
                 return Some((why, true));
             }
-            // Memory of a program that has not reported counts as nobody's, for a moment.
-            if self.members.values().any(|member| member.report.is_none()) {
+            // Memory of a program that has not reported counts as nobody's, for a moment. And a program that is off
+            // the device can free nothing and try again: it waits until the others end.
+            let is_away = self.members.get(&wait.member).is_some_and(Member::is_away);
+            if is_away || self.members.values().any(|member| member.report.is_none()) {
                 continue;
             }
             let fixed = self.fixed(wait.member, device);
@@ -45,7 +47,7 @@ impl Arbiter {
     }
 
     /// Returns the memory of a device that nobody can move, for a call of this program.
-    pub(super) fn fixed(&self, id: MemberId, device: &DeviceFree) -> i64 {
+    fn fixed(&self, id: MemberId, device: &DeviceFree) -> i64 {
         let uuid = device.uuid.as_str();
         let held: i64 = self.members.values().map(|member| member.held().at(uuid)).sum();
         let in_use = signed(device.capacity.saturating_sub(device.free));
@@ -96,7 +98,7 @@ impl Arbiter {
     }
 
     /// Returns the moment from which a busy program can be told to sleep for a call.
-    pub(super) fn residence_end(&self, now: Duration, wait: &Waiting, member: &Member) -> Duration {
+    fn residence_end(&self, now: Duration, wait: &Waiting, member: &Member) -> Duration {
         let declared = self.members.get(&wait.member).map(|it| it.join.priority);
         if self.without == Some(Rule::Residence) || declared > Some(member.join.priority) {
             return now;

@@ -122,6 +122,12 @@ fn more_than_the_card_is_refused_at_once_and_what_cannot_move_after_two_seconds(
         refusal(&told).is_some_and(|why| why.contains("cannot be moved: process 0")),
         "{told:?}"
     );
+    // One that sleeps can free nothing and try again.
+    table.say(1, ToArbiter::Report(Report { state: State::Asleep, ..report(0, true) }));
+    table.need(1, [70, 0], true);
+    table.decide();
+    table.now += seconds(9.0);
+    assert_eq!(refusal(&table.decide()), None);
 }
 
 #[test]
@@ -146,8 +152,9 @@ fn after_a_failed_drain_the_next_waits_nineteen_times_as_long_as_it_took() {
     let reason = "its work did not end".to_owned();
     table.say(0, ToArbiter::Refused { order, reason, tried_ms: 1000 });
     let told = table.decide();
-    let named = |(_, said): &(u64, ToAgent)| matches!(said, ToAgent::Wait(wait) if wait.why.contains("its work did not end"));
-    assert!(told.iter().any(named), "{told:?}");
+    let is_named =
+        |said: &ToAgent| matches!(said, ToAgent::Wait(it) if it.why.contains("did not end"));
+    assert!(told.iter().any(|(_, said)| is_named(said)), "{told:?}");
     assert_eq!(table.order_after(seconds(18.9), &busy), None);
     assert!(table.order_after(seconds(0.2), &busy).is_some());
 }

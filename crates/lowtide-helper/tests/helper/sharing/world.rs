@@ -257,7 +257,7 @@ impl World {
         if !self.arbiter.is_asked() {
             return;
         }
-        for (MemberId(member), _) in self.arbiter.silent(self.now) {
+        for (MemberId(member), _) in self.arbiter.late(self.now) {
             let is_stopped = self.programs[member as usize].stopped_until > self.now;
             self.arbiter.hear(self.now, MemberId(member), Event::Stopped(is_stopped));
         }
