@@ -10,7 +10,7 @@ use super::arbiter::Arbiter;
 use super::member::{DRAIN, Member, MemberId, Order};
 use super::plan::{Giver, plan};
 use super::room::DeviceFree;
-use super::waits::order;
+use super::waits::{Waiting, order};
 use super::words::{self, Reason};
 
 /// The time for which a new arbiter grants nothing, unless every agent has reported.
@@ -142,7 +142,7 @@ impl Arbiter {
         let (id, can_leave) = (wait.member, wait.need.can_leave);
         let missing = extra.minus(&turn.later).positive();
         let is_now = |givers: &[Giver]| givers.iter().all(|giver| giver.from <= now);
-        let is_known = now >= wait.since + LOOKED || self.is_known(now, wait.since);
+        let is_known = now >= wait.since + LOOKED || self.is_known(now, wait);
         let found = plan(&missing, now, &self.candidates(now, wait, &turn.taken));
         let Some(givers) = found.filter(|givers| can_leave || is_now(givers)) else {
             let reason = words::for_obstacles(&self.members, &self.room, wait, &missing, now);
@@ -168,9 +168,10 @@ impl Arbiter {
         None
     }
 
-    /// Returns whether all programs have reported since a moment, but for those that cannot move.
-    fn is_known(&self, now: Duration, since: Duration) -> bool {
-        self.members.values().all(|it| it.reported >= since || it.obstacle(now).is_some())
+    /// Returns whether all other programs have reported since a call began to wait, but for those that cannot move.
+    fn is_known(&self, now: Duration, wait: &Waiting) -> bool {
+        let mut others = self.members.iter().filter(|(id, _)| **id != wait.member);
+        others.all(|(_, it)| it.reported >= wait.since || it.obstacle(now).is_some())
     }
 
     fn grant(&mut self, now: Duration, index: usize, extra: Amounts, turn: &mut Turn) {

@@ -9,7 +9,7 @@
 //! | the agent says | when |
 //! |---|---|
 //! | [`ToArbiter::Report`] | after it joined, when its state changes, and as answer to [`ToAgent::Look`] |
-//! | [`ToArbiter::Need`] | a call finds no room. The call has left the gate and waits |
+//! | [`ToArbiter::Need`] | a call finds no room; and before every wake, because what is free may be what it just gave to another. The call has left the gate and waits |
 //! | [`ToArbiter::Drop`] | the call waits no longer: its time is over, or its thread ends |
 //! | [`ToArbiter::Used`], [`ToArbiter::Failed`] | a granted call has its memory; it found no room and asks again |
 //! | [`ToArbiter::Gave`], [`ToArbiter::Refused`] | the end of each [`ToAgent::Give`] |
