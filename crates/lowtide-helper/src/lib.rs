@@ -19,6 +19,7 @@
 //! - The way back to running depends on no disk and no new file, thread or process: a journal that cannot be
 //!   written is written later. Once a checkpoint has succeeded, the answer is not a refusal.
 //! - No step is cancelled. An operation past its limit is left alone, and its devices refuse others by name.
+//! - One place in the folder, one arbiter: a helper that lost its place lets those who share go.
 //! - A restore begins only while what the process needs is free, under a lock of the machine.
 
 mod operation;

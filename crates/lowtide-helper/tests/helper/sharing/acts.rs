@@ -23,9 +23,10 @@ impl World {
         if devices.iter().any(|device| self.free(*device) < staying) {
             return;
         }
+        let is_fixed = self.plot.is_unfriendly && self.dice.one_in(20);
         let (live, priority, is_tireless) = match self.plot.crowd {
             [] => {
-                let live = GIB * (20 + self.number(56));
+                let live = GIB * if is_fixed { 5 } else { 20 + self.number(56) };
                 (live, self.dice.pick(&Priority::ALL), self.dice.one_in(3))
             }
             crowd => (self.plot.crowd_gib * GIB, crowd[id % crowd.len()], true),
@@ -44,7 +45,7 @@ impl World {
             staying,
             ms_per_gib: 1 + if self.plot.crowd.is_empty() { self.dice.roll(20) } else { 0 },
             is_tireless,
-            is_fixed: self.plot.is_unfriendly && self.dice.one_in(20),
+            is_fixed,
             stubborn: if self.dice.one_in(6) { self.plot.stubborn } else { 5 },
             requests: 1,
             is_busy: false,
@@ -391,7 +392,19 @@ impl World {
         self.programs[id].is_alive = false;
         let seen = self.delay();
         self.after(seen, Thing::Gone(id));
-        self.give_birth();
+        let pause = self.ms(100, 5000);
+        self.after(pause, Thing::Birth);
+    }
+
+    /// Has another program begin, until there are as many as in the plot.
+    pub(super) fn replace_the_dead(&mut self) {
+        let alive = |world: &World| world.programs.iter().filter(|it| it.is_alive).count();
+        if alive(self) < self.plot.programs {
+            self.give_birth();
+            if alive(self) < self.plot.programs {
+                self.after(Duration::from_secs(1), Thing::Birth);
+            }
+        }
     }
 
     pub(super) fn trouble(&mut self) {
@@ -416,12 +429,7 @@ impl World {
                 }
             }
             5 => self.devices[device].outsider = 0,
-            _ => {
-                let alive = self.programs.iter().filter(|it| it.is_alive).count();
-                if alive < self.plot.programs {
-                    self.give_birth();
-                }
-            }
+            _ => {}
         }
     }
 }

@@ -3,9 +3,10 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::Instant;
 
-use lowtide_proto::helper::{Answer, Ask, Connection, DeviceBytes, Helper, LINE_MOST};
+use lowtide_proto::helper::{Answer, Ask, Connection, DeviceBytes, Helper, LINE_MOST, socket_name};
 use lowtide_proto::line::{LineReader, connect};
 use lowtide_proto::share::{
     Holding, Join, Need, Priority, Queue, Report, State, ToAgent, ToArbiter, Way,
@@ -119,6 +120,12 @@ impl Agent {
     }
 }
 
+/// Returns the helper's socket.
+fn socket(world: &World) -> PathBuf {
+    let namespace = fs::read_link("/proc/thread-self/ns/pid").expect("a namespace");
+    world.sockets().join(socket_name(&namespace.to_string_lossy()))
+}
+
 fn queue(helper: &Helper) -> Queue {
     match ask(helper, Ask::Queue) {
         Answer::Queue(queue) => queue,
@@ -192,10 +199,7 @@ fn lines_that_do_not_fit_are_refused_in_words_or_end_the_connection() {
     let mut agent = Agent::join(&world, Bytes::ZERO);
     (&agent.stream).write_all(b"{\"say\":\"sing\"}\n").expect("the helper reads");
     assert!(agent.has_ended());
-    let sockets = fs::read_dir(world.sockets()).expect("a folder").filter_map(Result::ok);
-    let is_socket = |name: &str| name.starts_with("helper-") && !name.contains('.');
-    let mut names = sockets.filter(|entry| entry.file_name().to_str().is_some_and(is_socket));
-    let mut stream = connect(&names.next().expect("its socket").path()).expect("it listens");
+    let mut stream = connect(&socket(&world)).expect("it listens");
     let mut lines = LineReader::default();
     let mut read = || lines.read(&stream, LINE_MOST, Instant::now() + LIMIT).expect("a line");
     assert!(String::from_utf8_lossy(&read()).contains("version"), "it greets");
@@ -204,6 +208,20 @@ fn lines_that_do_not_fit_are_refused_in_words_or_end_the_connection() {
     let answer = lines.read(&stream, LINE_MOST, Instant::now() + LIMIT).expect("an answer");
     let answer = String::from_utf8_lossy(&answer).into_owned();
     assert!(answer.contains("refused") && answer.contains("version 9"), "{answer}");
+}
+
+#[test]
+fn a_helper_that_lost_its_place_lets_everybody_go_to_the_next() {
+    let world = World::new();
+    let mut agent = Agent::join(&world, Bytes::ZERO);
+    let pid = world.helper().connect().expect("it listens").pid();
+    fs::remove_file(socket(&world)).expect("its socket");
+    assert!(agent.has_ended());
+    let next = Agent::join(&world, Bytes::ZERO);
+    assert_ne!(world.helper().connect().expect("it listens").pid(), pid);
+    let shown = queue(&world.helper());
+    assert_eq!(shown.holders.iter().filter(|it| it.state.is_some()).count(), 1, "{shown:?}");
+    drop(next);
 }
 
 #[test]

@@ -55,6 +55,7 @@ pub(super) enum Thing {
     Slept(usize, Give),
     Woken(usize, u64, Duration),
     Gone(usize),
+    Birth,
     Tick,
     Trouble,
 }
@@ -298,6 +299,7 @@ impl World {
                 return self.decide();
             }
             Thing::Trouble => return self.trouble(),
+            Thing::Birth => return self.replace_the_dead(),
         };
         let program = &self.programs[id];
         if !program.is_alive {
@@ -316,7 +318,7 @@ impl World {
             Thing::Drained(_, give, took) => self.drained(id, give, took),
             Thing::Slept(_, give) => self.slept(id, &give),
             Thing::Woken(_, ticket, took) => self.woken(id, ticket, took),
-            Thing::Gone(_) | Thing::Tick | Thing::Trouble => {}
+            Thing::Gone(_) | Thing::Birth | Thing::Tick | Thing::Trouble => {}
         }
     }
 
