@@ -23,6 +23,9 @@ const LOOKED: Duration = Duration::from_millis(100);
 /// that ended may still be giving its memory back.
 const HOPELESS: Duration = Duration::from_secs(2);
 
+/// The time in which an idle program has given way.
+const SOON: Duration = Duration::from_secs(1);
+
 /// What is left while the calls are gone through in their order.
 struct Turn {
     /// What can be granted now.
@@ -122,12 +125,26 @@ impl Arbiter {
         turn.taken.insert(wait.member);
         // Nobody is granted something while its memory leaves: what it has is not certain.
         let is_settled = member.order.is_none() && !self.room.is_lent_to(wait.member);
-        if is_settled && now >= wait.retry_at && turn.now.covers(&extra) {
+        if is_settled
+            && !self.is_about_to_grow(now, &extra)
+            && now >= wait.retry_at
+            && turn.now.covers(&extra)
+        {
             self.grant(now, index, extra, turn);
         } else {
             let reason = words::for_orders(&self.members, &extra, member.wake());
             self.tell(index, reason, turn);
         }
+    }
+
+    /// Returns whether memory is leaving devices that a call needs and has not been for long. A number of the middle of
+    /// that could not show later that the grant was used, and the next call would wait for [`super::LATE`].
+    fn is_about_to_grow(&self, now: Duration, extra: &Amounts) -> bool {
+        let mut orders = self.members.values().filter_map(|member| member.order.as_ref());
+        orders.any(|order| {
+            now < order.given + SOON
+                && extra.iter().any(|(uuid, bytes)| bytes > 0 && order.gain.at(uuid) > 0)
+        })
     }
 
     /// Has programs give way for a call, once all that it needs can. Returns why it is refused, if it is.
