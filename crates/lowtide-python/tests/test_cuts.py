@@ -18,7 +18,7 @@ import holders
 import lowtide
 import pytest
 import torch
-from alone import in_a_fork
+from alone import alone_with_torch, in_a_fork
 from lowtide._why.references import suspended
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -371,3 +371,19 @@ def test_receipts_and_audits_say_a_statement_or_by_hand(shop: Any) -> None:
     # Others held all of it, so that the shutdown has left the runner as it was.
     shop.runner.model = None
     assert storage.expired(), said
+
+
+def test_a_model_that_an_optimizer_and_a_graph_hold_stays_whole() -> None:
+    code = """
+        import torch, lowtide
+        model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(3)])
+        registry, keep = {"a": model}, [model]
+        opt = torch.optim.SGD(model.parameters())
+        y = model(torch.ones(1, 1024))
+        answer = lowtide.why(device="cpu")
+        (held,) = [held for held in answer.held if held.bytes >= 1 << 20]
+        assert held.type.endswith("Sequential") and held.tensors == 6, answer
+        steps = {step.path for step in held.cuts[0].steps}
+        assert {"model", "keep[0]"} <= steps and not any("weight" in one for one in steps), steps
+    """
+    alone_with_torch(code)

@@ -82,6 +82,24 @@ def test_the_last_displayed_answer_is_meant() -> None:
     assert _run(code) == [["second"]]
 
 
+def test_a_model_that_graphs_and_outputs_hold_is_one_row_and_stays_whole() -> None:
+    code = """
+    cells("model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(3)])", "model")
+    cells("y = model(torch.ones(1, 1024))", "def bad(m):\\n    h = m(torch.ones(1, 1024))\\n    raise ValueError")
+    cells("bad(model)", fails=True)
+    cells("del model", "%why device='cpu'")
+    data = shown()["text/plain"]
+    shell.user_ns["watched"] = [StorageWeakRef(one.weight.untyped_storage()) for one in shell.user_ns["Out"][3]]
+    cells("assert Out[3][0].weight is not None", "print(lowtide.cut(1))")
+    print(json.dumps([data, [one.expired() for one in shell.user_ns["watched"]]]))
+    """
+    text, expired = _run(code)
+    rows = [line for line in text.splitlines() if " MiB  " in line and "0.0 MiB" not in line]
+    assert len(rows) == 1 and "Out[3] (torch.nn.modules.container.Sequential, 6 pieces)" in rows[0]
+    assert "the autograd graph of y" in rows[0] and "lowtide.cut(1)" in rows[0], text
+    assert all(expired), text
+
+
 def test_names_of_the_program_are_escaped() -> None:
     code = """
     hostile = type("<script>alert(1)</script>", (), {})()

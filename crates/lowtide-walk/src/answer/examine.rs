@@ -4,12 +4,12 @@
 //! Everything is found here, with addresses only. Python gets the few objects on the paths, to name
 //! them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use lowtide_heap::{Analysis, Cut, Edge, Node};
 use lowtide_types::Bytes;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString};
+use pyo3::types::{PyDict, PyList, PyString, PyType};
 
 use crate::answer::results::{
     Analysed, DeadCycle, Examination, HeldObject, NativeObject, RetainedSize,
@@ -152,6 +152,9 @@ impl Answering<'_, '_> {
     /// Moves groups into another that has the same holders.
     fn join(&self, group: &mut Group, groups: &mut Vec<Group>) {
         let cuts = self.found.chosen_cuts(&[group.node]).unwrap_or_default();
+        if self.join_models(group, groups, &cuts) {
+            return;
+        }
         // The one that frees most with the fewest references, the nearest of several.
         let several = cuts.iter().rev().filter(|cut| cut.edges.len() > 1);
         let Some(cut) =
@@ -202,6 +205,52 @@ impl Answering<'_, '_> {
         }
         let freed = analysis.freed_by(&edges);
         Cut { edges, freed, ..cut.clone() }
+    }
+
+    /// Joins the parameters of the models that these cuts would take apart, which nobody does: their cuts are those
+    /// of whole models. Returns whether there are such models.
+    fn join_models(&self, group: &mut Group, groups: &mut Vec<Group>, cuts: &[Cut]) -> bool {
+        let edges = cuts.iter().flat_map(|cut| &cut.edges);
+        let models = edges.filter_map(|edge| self.model_around(edge.from, edge.to));
+        let models: BTreeSet<Node> = models.collect();
+        let is_whole = |model: Option<Node>| model.is_some_and(|one| models.contains(&one));
+        let is_parameter = |tensor: Node| {
+            let mut holders = self.found.analysis.referrers(tensor);
+            holders.any(|from| is_whole(self.model_around(from, tensor)))
+        };
+        let is_part = |other: &Group| {
+            // A graph has saved views of most of them.
+            let mut views = self.found.analysis.referrers(other.node);
+            self.is_shared(other.node) && (is_parameter(other.node) || views.any(is_parameter))
+        };
+        let parts = groups.iter().filter(|one| !models.is_empty() && is_part(one));
+        let parts: BTreeSet<Node> = parts.map(|part| part.node).collect();
+        let all: Vec<Node> =
+            [group.node].into_iter().chain(parts.iter().copied()).chain(models.clone()).collect();
+        if models.is_empty() || self.found.chosen_cuts(&all).is_err() {
+            return false;
+        }
+        for part in groups.extract_if(.., |one| parts.contains(&one.node)) {
+            group.bytes += part.bytes;
+            group.pieces += part.pieces;
+        }
+        group.equal = all;
+        if let Some(model) = models.first().filter(|_| !parts.is_empty()) {
+            group.node = *model;
+        }
+        true
+    }
+
+    /// Returns the outermost model that has an object as its parameter, by this holder.
+    fn model_around(&self, holder: Node, parameter: Node) -> Option<Node> {
+        let kind = |node: &Node| self.found.heap.kind(*node);
+        let class = self.found.heap.object(self.found.py, parameter)?.get_type();
+        let is_parameter = class.mro().iter().any(|one| {
+            one.cast::<PyType>().is_ok_and(|one| one.name().is_ok_and(|name| name == "Parameter"))
+        });
+        let above = self.found.analysis.dominators(holder).filter(|_| is_parameter);
+        let above = above.take_while(|one| matches!(kind(one), Kind::Dict | Kind::Model));
+        above.filter(|one| kind(one) == Kind::Model).last()
     }
 
     /// Returns whether no single object holds a tensor.

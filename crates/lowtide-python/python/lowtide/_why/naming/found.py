@@ -133,13 +133,21 @@ class Naming:
             for path in held.paths
             if besides is None or not any(one is besides for one in path.objects)
         ]
-        # What a module has in native code often has a name elsewhere, too, and so has an output.
+        # A model is known by its own name, not by who has its parameters. What a module has in native code
+        # often has a name elsewhere, too, and so has an output.
         ranked = [
-            (path.is_inside_module(), path.entry(OUTPUT) is not None, path.steps(), path.text(), at)
+            (
+                path.held() is not held.object,
+                path.is_inside_module(),
+                path.entry(OUTPUT) is not None,
+                path.steps(),
+                path.text(),
+                at,
+            )
             for at, path in enumerate(paths)
         ]
         ranked.sort()
-        texts, paths = [one[3] for one in ranked], [paths[one[4]] for one in ranked]
+        texts, paths = [one[-2] for one in ranked], [paths[one[-1]] for one in ranked]
         counts = Counter(texts)
         return dict(zip(texts, paths)), counts
 
