@@ -100,6 +100,19 @@ def test_a_model_that_graphs_and_outputs_hold_is_one_row_and_stays_whole() -> No
     assert all(expired), text
 
 
+def test_the_extension_gives_the_name_that_answers_use_and_a_mistake_is_one_line() -> None:
+    code = """
+    told = cells("del lowtide", "%reload_ext lowtide", "lowtide.why") and ""
+    for line in ("%why model", "%why 1 +"):
+        with contextlib.redirect_stderr(io.StringIO()) as err:
+            told = cells(line, fails=True) + err.getvalue()
+        print(json.dumps(told), file=sys.stderr)
+        assert len(told.strip().splitlines()) == 1, told
+    print(json.dumps(told))
+    """
+    assert "SyntaxError" in _run(code)
+
+
 def test_names_of_the_program_are_escaped() -> None:
     code = """
     hostile = type("<script>alert(1)</script>", (), {})()
@@ -120,12 +133,14 @@ def test_a_cell_is_a_stage() -> None:
     cells("%%stage 'reranker'\\nmodel = stage.own(torch.nn.Linear(8, 8))\\ntext = '''a\\n  b'''")
     receipt, text = shown(), shell.user_ns["text"]
     said = cells("%%stage broken\\nx = 1\\nraise KeyError('of mine')", fails=True)
+    failed = shown()
     report = lowtide._stages.stage.stages_of().report()
     names = [one.name for one in report.stages]
     html = [one._repr_html_() for one in (report, lowtide.release())]
-    print(json.dumps([receipt, text, said, names, html, repr(report)]))
+    print(json.dumps([receipt, text, said, names, html, repr(report), failed]))
     """
-    receipt, text, said, names, html, report = _run(code)
+    receipt, text, said, names, html, report, failed = _run(code)
+    assert "broken" in failed["text/html"], "a cell that fails shows what it leaves"
     assert "reranker" in receipt["text/html"] and text == "a\n  b"
     assert "of mine" in said and "Cell In[3], line 2" in re.sub(r"\x1b\[[0-9;]*m", "", said)
     assert names == ["reranker", "broken"] and "broken" in html[0]

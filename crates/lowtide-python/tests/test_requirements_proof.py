@@ -343,7 +343,8 @@ def test_bad_luck_a_forked_child_releases_on_its_own() -> None:
 
 def test_bad_luck_a_process_ends_while_an_idle_switch_watches() -> None:
     code = (
-        "import torch, lowtide\n"
+        "import os, torch, lowtide\n"
+        "os.environ['LOWTIDE_LOG'] = 'off'\n"
         "switch = lowtide.idle('10ms', device='cpu')\n"
         "with switch.work(): pass\n"
     )
@@ -395,3 +396,4 @@ def test_the_fixture_fails_a_test_that_leaves_memory_behind(tmp_path: Path) -> N
     said = alone_with_torch(f"import pytest; pytest.main({arguments!r})")
     assert "1 failed, 3 passed, 1 error" in said, said
     assert "ERROR at teardown of test_bad" in said
+    assert "__exit__" not in said, "nobody reads the plug-in's own code"

@@ -454,3 +454,15 @@ def test_a_cell_that_runs_twice() -> None:
         assert "ended with stage 'cell'" in str(shell.last_execution_result.error_in_exec if hasattr(shell, "last_execution_result") else __import__("sys").last_value)
     """
     alone_with_torch(code)
+
+
+def test_of_a_wrapper_and_its_model_only_what_is_enough_is_advised(shop: Any) -> None:
+    class Wrapper:
+        def __init__(self) -> None:
+            self.net = shop.kept = Encoder()
+
+    with stage("embed") as one:
+        embedder = Wrapper()
+    advice = [line for line in str(one.receipt).splitlines() if "stage.own(" in line]
+    assert len(advice) == 1 and "stage.own(shop.kept)" in advice[0], one.receipt
+    assert embedder.net is shop.kept

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,24 @@ def test_no_time_at_all_is_refused(after: Any) -> None:
         lowtide.idle(after, device="cpu")
 
 
+def test_before_the_first_task_nothing_is_released() -> None:
+    with lowtide.idle("10ms", device="cpu") as switch:
+        time.sleep(0.2)
+        assert switch.tick() is None and switch.last is None
+
+
+def test_a_variable_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOWTIDE_FREE_ON_IDLE", "rubbish")
+    with pytest.raises(ValueError, match="^LOWTIDE_FREE_ON_IDLE: .*rubbish"):
+        lowtide.idle("5m", device="cpu")
+
+
+def test_a_device_that_is_missing_beside_host_memory_is_no_contradiction() -> None:
+    (line,) = [line for line in lowtide.release(device="xpu:0").advice if "torch" in line]
+    assert "has no such device here" in line and line.count("LOWTIDE_DEVICE") == 1
+    assert "LOWTIDE_DEVICE is cpu" not in line, line
+
+
 def test_host_memory_has_two_names() -> None:
     assert lowtide.empty_device_cache("host").device == "cpu"
     assert lowtide.why(device="host").device == lowtide.why(device="cpu").device
@@ -135,4 +154,5 @@ def test_a_task_that_keeps_memory_ends_with_what_to_type(caplog: pytest.LogCaptu
     for task in lowtide.tasks(["first", "second"], device="cpu"):
         kept.append(weights(64 * MIB) if task == "second" else None)
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    assert "a task keeps memory. What holds it: `lowtide.why()`" in record.getMessage()
+    assert "a task keeps memory. What holds it: `lowtide.why()`;" in record.getMessage()
+    assert "Rust" not in record.getMessage()

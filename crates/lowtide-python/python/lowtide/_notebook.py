@@ -10,11 +10,18 @@ from typing import Any
 def load_ipython_extension(shell: Any) -> None:
     """Registers `%why` and `%%stage`. IPython calls it."""
     display: Any = import_module("IPython.display").display
+    mistake: Any = import_module("IPython.core.error").UsageError
+    # What an answer tells to type has this name.
+    shell.user_ns.setdefault("lowtide", import_module(__package__))
 
     def why(line: str) -> None:
         """Displays what keeps device memory in use, or what keeps an object: `%why model`."""
         # It is asked in the user's namespace, where the statements will run.
-        display(shell.ev(f"__import__('lowtide').why({line})"))
+        try:
+            answer = shell.ev(f"__import__('lowtide').why({line})")
+        except Exception as error:  # noqa: BLE001  It is the user's line.
+            raise mistake(f"{type(error).__name__}: {error}") from None
+        display(answer)
 
     def stage(line: str, cell: str) -> None:
         """Runs the cell as a stage: `%%stage reranker`. Its variable `stage` can own models."""
@@ -26,8 +33,13 @@ def load_ipython_extension(shell: Any) -> None:
         block = tree.body[0]
         assert isinstance(block, ast.With)
         block.body = ast.parse(code, name).body or block.body
-        exec(compile(tree, name, "exec"), shell.user_ns)  # noqa: S102  It is the user's cell.
-        display(shell.user_ns["stage"].receipt)
+        before = shell.user_ns.get("stage")
+        try:
+            exec(compile(tree, name, "exec"), shell.user_ns)  # noqa: S102  It is the user's cell.
+        finally:
+            ended = shell.user_ns.get("stage")
+            if ended is not before and getattr(ended, "receipt", None) is not None:
+                display(ended.receipt)
 
     shell.register_magic_function(why, "line")
     shell.register_magic_function(stage, "cell")

@@ -59,6 +59,7 @@ def device_memory(request: pytest.FixtureRequest) -> Iterator[DeviceMemory]:
     """Fails the test if it leaves device memory in use."""
     from ._release.testing import NOT_MEASURED, assert_released
 
+    __tracebackhide__ = True
     memory = DeviceMemory()
     block = assert_released(memory.within)
     block.__enter__()

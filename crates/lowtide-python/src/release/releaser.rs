@@ -27,7 +27,10 @@ pub(crate) struct Releaser {
 
 impl Releaser {
     /// Makes a receipt for Python. What failed meanwhile, or why there is no device, is added to the advice.
-    pub(crate) fn receipt(&self, receipt: lowtide::release::Receipt) -> Receipt {
+    pub(crate) fn receipt(&self, mut receipt: lowtide::release::Receipt) -> Receipt {
+        for line in &mut receipt.advice {
+            *line = line.replace(" in Python, `receipt.detailed()` in Rust", "");
+        }
         let advice = match (&self.device, &self.absence) {
             (Some(device), _) => device.take_failed_questions(),
             // A reason that cannot be given is no reason to lose the receipt.

@@ -117,7 +117,10 @@ fn left(ledger: &Ledger, receipt: &Receipt) -> Vec<String> {
          process frees it",
     );
     let others = names(LedgerKind::Others);
-    line(ledger.of(LedgerKind::Others), &format!("belong to other processes ({others})"));
+    // Nobody ends the other programs of a machine for its host memory.
+    if !receipt.device.is_some_and(|id| matches!(id.to_string().as_str(), "host" | "cpu")) {
+        line(ledger.of(LedgerKind::Others), &format!("belong to other processes ({others})"));
+    }
     if ledger.unknown_bytes.unsigned_abs() >= WORTH {
         let unknown = signed(ledger.unknown_bytes);
         let is_told = [LedgerKind::Context, LedgerKind::ContextAndLibraries]

@@ -71,8 +71,10 @@ def why_none() -> str:
         why = absent("torch") or "torch is not imported completely"
         return f"{why}, and torch knows the devices: {_INSTEAD}"
     wanted = os.environ.get(ENVIRONMENT)
-    asked = f"{ENVIRONMENT} is {wanted}, and " if wanted else ""
-    return f"{asked}torch {module.__version__} has no such device here: {_INSTEAD}"
+    asked, instead = f"{ENVIRONMENT} is {wanted}, and " if wanted else "", _INSTEAD
+    if wanted and _wanted(wanted).kind == "cpu":
+        asked, instead = "", f"without device=, it is {ENVIRONMENT}={wanted}: host memory"
+    return f"{asked}torch {module.__version__} has no such device here: {instead}"
 
 
 @cache

@@ -66,6 +66,11 @@ def _switch(after: float | str | None) -> str:
         raise ValueError(
             'idle(0) would release again and again: "task" releases at the end of each task, "off" never'
         )
+    if word:
+        try:
+            NativeIdle(releaser_for(None), word)
+        except ValueError as unreadable:
+            raise ValueError(f"{ENVIRONMENT}: {unreadable}") from None
     return word or after or "off"
 
 

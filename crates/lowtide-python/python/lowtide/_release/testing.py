@@ -43,6 +43,7 @@ class assert_released:
         return self
 
     def __exit__(self, kind: object, exception: BaseException | None, traceback: object) -> None:
+        __tracebackhide__ = True
         if exception is not None:
             return  # The block has failed already, and its frames may hold memory.
         after = self._measure()

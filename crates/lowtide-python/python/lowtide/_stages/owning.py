@@ -16,7 +16,7 @@ from .._rungs.registered import close
 from .._rungs.registry import is_onnx
 from .._runtime.data import mib
 from .._runtime.log import logger
-from .._why.references.look import descriptor, instance_dict, is_a, type_name
+from .._why.references.look import descriptor, instance_dict, is_a, pairs, type_name
 from .._why.references.tensors import is_tensor
 from .._why.why import why
 from .bound import Bound, Places, places
@@ -80,10 +80,14 @@ class Owning:
         for known, parts in self._ended:
             if (one := known()) is not None:
                 end(one, parts, name)
-        for weak, variable in self._stays:
-            one = weak()
-            size = held_bytes([one], "cpu" if device is None else device.name)
-            if size >= _WORTH_BYTES:
+        where = "cpu" if device is None else device.name
+        stays = [(weak(), variable) for weak, variable in self._stays]
+        sizes = {id(one): held_bytes([one], where) for one, _ in stays}
+        for one, variable in stays:
+            # A wrapper goes with the model that it has.
+            values = [value for _, value in pairs(instance_dict(one) or {})]
+            models = [sizes[id(value)] for value in values if id(value) in sizes]
+            if (size := sizes[id(one)]) - max(models, default=0) >= _WORTH_BYTES:
                 line = _stays(one, variable, size)
                 logger().warning("stage %s: %s", name, line)
                 receipt = receipt.with_advice(line)
