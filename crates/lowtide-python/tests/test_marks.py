@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import types
 import weakref
 from typing import Any
 
@@ -67,3 +68,19 @@ def test_the_task_that_keeps_memory_is_named(
     (words,) = [one for one in told if f"{name} keeps 80.0 MiB: `shop.watched[0]` → " in one]
     assert "del sys.modules['shop'].watched[0]" in words
     assert "task 3 keeps" not in str(told) and "video keeps" not in str(told)
+
+
+def test_what_a_task_keeps_is_one_line_that_frees_all_of_it(
+    shop: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.watched = []
+    shop.log = types.SimpleNamespace(samples=shop.watched)  # A second way to the same list.
+    for task in lowtide.tasks(["first", "second"], device="cpu"):
+        for _ in range(4 if task == "second" else 0):
+            shop.watched.append(weights(16 * MIB))
+    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    told = record.getMessage()
+    assert told.count("second keeps") == 1 and "second keeps 64.0 MiB" in told, told
+    assert ".clear()  # cut 1" in told and "del " not in told, told
+    lowtide.cut(1)
+    assert shop.watched == []

@@ -79,6 +79,14 @@ def test_a_stage_that_fails_says_so_where_no_logging_is_set_up() -> None:
     assert said(STAGES.format(""), LOWTIDE_DEVICE="cpu", LOWTIDE_LOG="off") == ""
 
 
+def test_cuts_that_free_only_together_say_so() -> None:
+    several = "[model(torch.ones(1, 2048)) for _ in range(3)]"
+    told = said(
+        STAGES.format("").replace("model(torch.ones(1, 2048))", several), LOWTIDE_DEVICE="cpu"
+    )
+    assert "cut 1: lets" in told and "go together with cuts 2 and 3" in told, told
+
+
 def test_stages_and_tasks_without_a_device_say_so_once() -> None:
     told = said(STAGES.format("") + "list(lowtide.tasks('ab'))")
     assert told.count(NOTHING) == 1 and "stages and tasks" in told and "no such device" in told

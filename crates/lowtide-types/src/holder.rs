@@ -30,6 +30,9 @@ pub struct Holder {
     /// The number by which a host language applies this cut, where it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u32>,
+    /// The numbers of the other cuts without which this one frees nothing.
+    #[serde(skip)]
+    pub together: Vec<u32>,
 }
 
 impl Holder {
@@ -37,7 +40,7 @@ impl Holder {
     pub fn new(path: impl Into<String>, holds: impl Into<String>) -> Holder {
         let (path, holds) = (path.into(), holds.into());
         let (since, held, cut, by_hand, number) = (None, None, None, None, None);
-        Holder { path, holds, count: 1, since, held, cut, by_hand, number }
+        Holder { path, holds, count: 1, since, held, cut, by_hand, number, together: Vec::new() }
     }
 
     /// Returns ` since src/c.rs:44`, or nothing where the place is not known.
@@ -58,11 +61,19 @@ impl Holder {
     /// ```
     pub fn remedy(&self) -> String {
         let (path, holds) = (printable(&self.path), printable(&self.holds));
+        let others: Vec<String> = self.together.iter().map(u32::to_string).collect();
+        let with = match others.split_last() {
+            None => String::new(),
+            Some((last, [])) => format!(" together with cut {last}"),
+            Some((last, first)) => format!(" together with cuts {} and {last}", first.join(", ")),
+        };
         match (&self.cut, &self.by_hand, self.number) {
             (Some(cut), _, None) => format!("{cut}  # lets {holds} go"),
-            (Some(cut), _, Some(number)) => format!("{cut}  # cut {number}: lets {holds} go"),
+            (Some(cut), _, Some(number)) => {
+                format!("{cut}  # cut {number}: lets {holds} go{with}")
+            }
             (None, _, Some(number)) => {
-                format!("lowtide.cut({number})  # lets {holds} go: {path}")
+                format!("lowtide.cut({number})  # lets {holds} go{with}: {path}")
             }
             (None, Some(sentence), None) => format!("by hand: {}", printable(sentence)),
             (None, None, None) => format!("by hand: drop {path}, which holds {holds}"),

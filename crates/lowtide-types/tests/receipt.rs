@@ -37,6 +37,7 @@ fn receipt() -> Receipt {
         cut: None,
         by_hand: None,
         number: None,
+        together: Vec::new(),
     });
     let line =
         LedgerLine { kind: LedgerKind::Live, name: "torch".to_owned(), bytes: Bytes::mib(40) };

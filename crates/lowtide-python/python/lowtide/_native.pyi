@@ -148,6 +148,7 @@ class Holder:
         cut: str | None = None,
         by_hand: str | None = None,
         number: int | None = None,
+        together: list[int] | None = None,
     ) -> Holder: ...
     path: Final[str]
     holds: Final[str]
@@ -156,6 +157,7 @@ class Holder:
     cut: Final[str | None]
     by_hand: Final[str | None]
     number: Final[int | None]
+    together: Final[list[int]]
     def remedy(self) -> str: ...
     def to_dict(self) -> dict[str, Any]: ...
 

@@ -113,11 +113,13 @@ wrapper! {
         by_hand: Option<&str> = |it| it.by_hand.as_deref();
         /// The number by which `lowtide.cut` drops the reference, if it can.
         number: Option<u32> = |it| it.number;
+        /// The numbers of the other cuts without which this one frees nothing.
+        together: Vec<u32> = |it| it.together.clone();
     }
 
     /// Says who holds something.
     #[new]
-    #[pyo3(signature = (path, holds, *, count=1, bytes=None, cut=None, by_hand=None, number=None))]
+    #[pyo3(signature = (path, holds, *, count=1, bytes=None, cut=None, by_hand=None, number=None, together=None))]
     fn new(
         path: String,
         holds: String,
@@ -126,10 +128,11 @@ wrapper! {
         cut: Option<String>,
         by_hand: Option<String>,
         number: Option<u32>,
+        together: Option<Vec<u32>>,
     ) -> Holder {
-        let held = bytes.map(Bytes);
+        let (held, together) = (bytes.map(Bytes), together.unwrap_or_default());
         let holder = lowtide::release::Holder::new(path, holds);
-        Holder(lowtide::release::Holder { count, held, cut, by_hand, number, ..holder })
+        Holder(lowtide::release::Holder { count, held, cut, by_hand, number, together, ..holder })
     }
 
     /// Returns what drops the reference: a statement with a comment, or `by hand: ` and a sentence.

@@ -102,6 +102,7 @@ impl ValueRecord {
             cut: None,
             by_hand: None,
             number: None,
+            together: Vec::new(),
         })
     }
 }

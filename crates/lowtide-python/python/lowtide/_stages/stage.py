@@ -94,16 +94,13 @@ class Stages:
             self._level = min(in_use, last[0]), last[1]
             return receipt
         from .._why.mark import Mark
-        from .._why.why import holders
+        from .._why.why import why
 
-        if last is not None:
-            found, size = last[1].grown(self._device.name)
-            if size >= _WORTH_BYTES:
-                named = holders(found, device=self._device.name, least=_WORTH_BYTES)
-                for one in named[:_MOST_NAMED]:
-                    words = f"{name} keeps {mib(one.bytes or 0)}: `{one.path}` → {one.remedy()}"
-                    receipt = receipt.with_advice(words)
-            del found
+        if last is not None and last[1].grown(self._device.name)[1] >= _WORTH_BYTES:
+            held = why(device=self._device, since=last[1]).held[:_MOST_NAMED]
+            for one in [one for one in held if one.bytes >= _WORTH_BYTES]:
+                words = f"{name} keeps {mib(one.bytes)}: `{one.path}` → {one.remedy()}"
+                receipt = receipt.with_advice(words)
         self._level = in_use, Mark()
         return receipt
 

@@ -175,6 +175,14 @@ class Held(Data):
             to_do += f"  # or {code}" if to_do not in code and len(code) <= _SHORT_CODE else ""
         return mib(self.bytes), what, to_do
 
+    def remedy(self) -> str:
+        """Returns what to type, or what a person does, as one sentence."""
+        if not self.cuts:
+            return shorten(self.by_hand or "")
+        cut = self.cuts[0]
+        number = f"  # cut {cut.number}" if cut.code is not None and cut.number else ""
+        return f"{cut._text()}{number}"
+
     def lines(self) -> list[str]:
         """Returns the object, its other paths, and its cuts, as lines of text."""
         size, what, _ = self.row()

@@ -105,7 +105,8 @@ class Naming:
                 text if cut is None else cut.code or cut._keys, (text, path, cut)
             )[0]
             counts[first] += counts[text] if first != text else 0
-        found = []
+        found, begin = [], len(numbered or ())
+        own = range(begin + 1, begin + 1 + sum(cut is not None for _, _, cut in by_cut.values()))
         for text, path, cut in by_cut.values():
             if cut is not None and numbered is not None:
                 numbered.append(cut)
@@ -120,6 +121,7 @@ class Naming:
                 cut=code,
                 by_hand=by_hand,
                 number=number,
+                together=[other for other in own if number is not None and other != number],
             )
             found.append(holder)
         return tuple(found)
