@@ -109,6 +109,10 @@ impl Arbiter {
         } else {
             self.waits[index].hopeless_since = None;
         }
+        // It would hold its lease for nothing. It keeps its place.
+        if self.members.get(&self.waits[index].member)?.is_deaf(now) {
+            return None;
+        }
         let extra = self.waits[index].extra(&self.members, self.without);
         if turn.later.covers(&extra) {
             self.grant_or_wait(now, index, extra, turn);

@@ -113,6 +113,17 @@ impl Member {
         self.report.as_ref().is_some_and(|report| !report.unmovable.is_empty())
     }
 
+    /// Returns for how long it has not answered, if that is too long.
+    fn silence(&self, now: Duration) -> Option<Duration> {
+        let silence = now.saturating_sub(self.unanswered?);
+        (silence > SILENCE).then_some(silence)
+    }
+
+    /// Returns whether it cannot take a grant: it is stopped, or its agent does not answer.
+    pub(super) fn is_deaf(&self, now: Duration) -> bool {
+        self.is_stopped || self.silence(now).is_some()
+    }
+
     /// Takes its report.
     pub(super) fn hear(&mut self, now: Duration, report: Report) {
         let is_there = |state| matches!(state, State::Awake | State::Draining);
@@ -198,11 +209,8 @@ impl Member {
             let command = Some(format!("kill -CONT {pid}"));
             return Some(Obstacle { command, ..passing("is stopped".to_owned()) });
         }
-        if let Some(since) = self.unanswered.filter(|since| now > *since + SILENCE) {
-            return Some(passing(format!(
-                "has not answered for {} s",
-                now.saturating_sub(since).as_secs()
-            )));
+        if let Some(silence) = self.silence(now) {
+            return Some(passing(format!("has not answered for {} s", silence.as_secs())));
         }
         let Some(report) = &self.report else {
             return Some(passing("has not told yet what it has".to_owned()));

@@ -233,7 +233,7 @@ pub enum ToAgent {
     Look,
     /// Orders the program to make room.
     Give(Give),
-    /// Lets a call take its memory.
+    /// Lets a call take its memory. Another grant for a call that has taken it says nothing new.
     Grant {
         /// The number of the wait.
         ticket: u64,

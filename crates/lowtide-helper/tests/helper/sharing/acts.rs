@@ -323,6 +323,10 @@ impl World {
         let Some(until) = call.and_then(|call| call.granted) else {
             return self.up(id, ToArbiter::Drop { ticket });
         };
+        if self.programs[id].state == State::Waking {
+            // It takes its memory already: a late grant for the same call.
+            return;
+        }
         let extra = self.programs[id].extra();
         let devices = self.programs[id].devices.clone();
         let fits = devices.iter().all(|device| self.free(*device) >= extra);
@@ -419,6 +423,9 @@ impl World {
                 let is_long = self.dice.one_in(10);
                 let time = if is_long { self.ms(100_000, 300_000) } else { self.ms(100, 15_000) };
                 self.programs[id].stopped_until = now + time;
+                if let Some(call) = self.programs[id].call.as_mut() {
+                    call.excused += time;
+                }
             }
             2 | 3 => self.programs[id].capture_until = now + self.ms(10, 4000),
             4 => {

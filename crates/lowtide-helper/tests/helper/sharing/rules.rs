@@ -80,10 +80,11 @@ impl Table {
         told.map(|(MemberId(id), said)| (id, said)).collect()
     }
 
-    /// Lets time pass, has the first program report and decides. Returns the order that is given.
+    /// Lets time pass, has the first two programs report and decides. Returns the order that is given.
     fn order_after(&mut self, time: Duration, first: &Report) -> Option<Give> {
         self.now += time;
         self.say(0, ToArbiter::Report(first.clone()));
+        self.say(1, ToArbiter::Report(report(0, true)));
         self.decide().into_iter().find_map(|(_, said)| match said {
             ToAgent::Give(give) => Some(give),
             _ => None,
@@ -123,10 +124,12 @@ fn more_than_the_card_is_refused_at_once_and_what_cannot_move_after_two_seconds(
         "{told:?}"
     );
     // One that sleeps can free nothing and try again.
-    table.say(1, ToArbiter::Report(Report { state: State::Asleep, ..report(0, true) }));
+    let asleep = Report { state: State::Asleep, ..report(0, true) };
+    table.say(1, ToArbiter::Report(asleep.clone()));
     table.need(1, [70, 0], true);
     table.decide();
     table.now += seconds(9.0);
+    table.say(1, ToArbiter::Report(asleep));
     assert_eq!(refusal(&table.decide()), None);
 }
 
@@ -269,4 +272,15 @@ fn a_program_that_is_stopped_is_named_with_the_command_that_continues_it() {
     assert_eq!(wait.command.as_deref(), Some("kill -CONT 0"));
     table.arbiter.hear(table.now, MemberId(0), Event::Stopped(false));
     assert!(table.order_after(seconds(0.1), &report(80, true)).is_some());
+}
+
+#[test]
+fn a_stopped_program_is_granted_nothing_and_holds_up_nobody() {
+    let mut table = Table::new(THREE, &report(0, true), [100, 100]);
+    table.now = seconds(3.0);
+    table.arbiter.hear(table.now, MemberId(1), Event::Stopped(true));
+    table.need(1, [80, 0], true);
+    table.need(2, [80, 0], true);
+    let told = table.decide();
+    assert!(is_granted(&told, 2) && !is_granted(&told, 1), "{told:?}");
 }
