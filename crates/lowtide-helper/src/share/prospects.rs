@@ -7,7 +7,7 @@ use super::amounts::{Amounts, signed, unsigned};
 use super::arbiter::Arbiter;
 use super::member::{Member, MemberId};
 use super::plan::Candidate;
-use super::room::{DeviceFree, RESERVE};
+use super::room::DeviceFree;
 use super::turns::{Rule, residence};
 use super::waits::Waiting;
 use super::words;
@@ -20,7 +20,7 @@ impl Arbiter {
             let Some(device) = self.room.devices.get(uuid) else {
                 return Some((format!("the driver does not report GPU {uuid}"), true));
             };
-            let most = signed(device.capacity.saturating_sub(RESERVE));
+            let most = signed(device.capacity.saturating_sub(device.reserve()));
             let (wanted, of_device) = (unsigned(bytes), unsigned(most));
             if bytes > most && self.without != Some(Rule::WholeNeeds) {
                 let why =

@@ -8,8 +8,9 @@ use lowtide_types::Bytes;
 use super::amounts::{Amounts, signed, unsigned};
 use super::member::MemberId;
 
-/// The memory that is never granted: launches that load code take it, and cannot wait.
+/// The memory that is never granted: launches that load code take it, and cannot wait. Of a small device an eighth.
 pub const RESERVE: Bytes = Bytes::mib(512);
+const RESERVED_PART: u64 = 8;
 
 /// The time by which a free number may be late. A used lease counts on for so long, unless the number shows it.
 pub const LATE: Duration = Duration::from_millis(550);
@@ -32,6 +33,13 @@ pub struct DeviceFree {
     pub free: Bytes,
     /// The programs there that do not share, as far as they are known.
     pub others: Vec<Other>,
+}
+
+impl DeviceFree {
+    /// Returns the memory of it that is never granted.
+    pub(super) fn reserve(&self) -> Bytes {
+        RESERVE.min(Bytes(self.capacity.0 / RESERVED_PART))
+    }
 }
 
 /// A program that does not share, and has memory on a device.
@@ -83,8 +91,8 @@ impl Room {
     pub(super) fn left(&self) -> Amounts {
         let free = self.devices.values().map(|device| (device.uuid.as_str(), device.free));
         let mut left = Amounts::of(free).minus(&self.leased());
-        for uuid in self.devices.keys() {
-            left.put(uuid, left.at(uuid) - signed(RESERVE));
+        for (uuid, device) in &self.devices {
+            left.put(uuid, left.at(uuid) - signed(device.reserve()));
         }
         left
     }
