@@ -53,6 +53,7 @@ impl Row<'_> {
                 "obstacle" => row.is_obstacle = true,
                 "answers" => row.way = "answered",
                 "done" => row.way = "done",
+                "takes" => row.way = "takes",
                 other => panic!("`{line}`: there is no `{other}`"),
             }
         }

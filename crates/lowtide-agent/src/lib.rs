@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `entry` | how the program finds the driver's functions, and the functions that stand in for them |
 //! | `control` | the start, the worker, the socket on which others ask, the waker of the gate |
+//! | `room` | calls that wait for room that other programs have |
 //! | `sleep` | going to sleep and waking, suspending and resuming |
 //! | `sharing` | memory that processes share by handles |
 //! | `memory` | the program's memory: what can sleep, and what stays |
@@ -26,6 +27,7 @@ mod gate;
 mod memory;
 mod obstacles;
 mod old_glibc;
+mod room;
 mod say;
 mod settings;
 mod sharing;

@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use lowtide::SystemClock;
 use lowtide_proto::Obstacle;
+use lowtide_proto::share::Priority;
 use lowtide_release::{Idle, IdleOptions, parse_time};
 
 use crate::say::say;
 
 /// The time for which a touch tries to wake, unless `LOWTIDE_WAKE_TIMEOUT` says another.
 const WAKE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The time for which any call waits for room where programs take turns, unless `LOWTIDE_WAIT` says another.
+const WAIT: Duration = Duration::from_secs(600);
 
 /// Returns whether `LOWTIDE_AGENT=off` turns the agent off.
 pub(crate) fn is_off() -> bool {
@@ -18,12 +21,33 @@ pub(crate) fn is_off() -> bool {
     *OFF.get_or_init(|| std::env::var_os("LOWTIDE_AGENT").is_some_and(|value| value == "off"))
 }
 
-/// Returns the time for which a touch tries to wake, as `LOWTIDE_WAKE_TIMEOUT` says.
-pub(crate) fn wake_timeout() -> Duration {
-    let Ok(text) = std::env::var("LOWTIDE_WAKE_TIMEOUT") else { return WAKE_TIMEOUT };
+/// Returns whether the program takes turns with others, as `LOWTIDE_SHARE` says.
+pub(crate) fn shares() -> bool {
+    static SHARES: OnceLock<bool> = OnceLock::new();
+    *SHARES.get_or_init(|| {
+        let value = std::env::var_os("LOWTIDE_SHARE").unwrap_or_default();
+        !value.is_empty() && value != "0" && value != "off"
+    })
+}
+
+/// Returns the class of the program's needs, as `LOWTIDE_PRIORITY` says.
+pub(crate) fn priority() -> Priority {
+    let Ok(text) = std::env::var("LOWTIDE_PRIORITY") else { return Priority::default() };
+    text.parse().unwrap_or_else(|error| {
+        say!("LOWTIDE_PRIORITY: {error}");
+        Priority::default()
+    })
+}
+
+/// Returns the time for which a call waits for room, as `LOWTIDE_WAIT` says where the program shares, and
+/// `LOWTIDE_WAKE_TIMEOUT` otherwise.
+pub(crate) fn wait() -> Duration {
+    let (name, default) =
+        if shares() { ("LOWTIDE_WAIT", WAIT) } else { ("LOWTIDE_WAKE_TIMEOUT", WAKE_TIMEOUT) };
+    let Ok(text) = std::env::var(name) else { return default };
     parse_time(&text).unwrap_or_else(|| {
-        say!("LOWTIDE_WAKE_TIMEOUT={text} is not a time such as 30s or 5m; the limit is {WAKE_TIMEOUT:?}");
-        WAKE_TIMEOUT
+        say!("{name}={text} is not a time such as 30s or 5m; the limit is {default:?}");
+        default
     })
 }
 

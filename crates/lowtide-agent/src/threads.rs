@@ -4,6 +4,7 @@
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
 use std::{ptr, thread};
 
 /// Starts a thread that no signal of the program interrupts.
@@ -43,4 +44,30 @@ pub(crate) fn uncancelled<T>(run: impl FnOnce() -> T) -> T {
     // SAFETY: puts back what was in force.
     unsafe { pthread_setcancelstate(before, ptr::null_mut()) };
     done
+}
+
+/// The time for which a thread looks again at once; then it sleeps between two looks.
+const EAGER: Duration = Duration::from_millis(5);
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// The pauses of a thread that looks again and again whether something has happened, up to a limit.
+pub(crate) struct Pauses {
+    began: Instant,
+    limit: Duration,
+}
+
+impl Pauses {
+    pub(crate) fn up_to(limit: Duration) -> Pauses {
+        Pauses { began: Instant::now(), limit }
+    }
+
+    /// Makes a pause; returns false, without one, after the limit.
+    pub(crate) fn pause(&self) -> bool {
+        match self.began.elapsed() {
+            passed if passed > self.limit => return false,
+            passed if passed > EAGER => thread::sleep(PAUSE),
+            _ => thread::yield_now(),
+        }
+        true
+    }
 }

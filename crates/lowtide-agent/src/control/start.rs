@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 use lowtide_device::cuda::Driver;
 use lowtide_proto::{Answer, Ask, WITHOUT_GPU};
 
-use crate::control::{socket, waker, worker};
-use crate::driver::library;
+use crate::control::{arbiter, socket, waker, worker};
+use crate::driver::{calls, library};
+use crate::room::{self, Room};
 use crate::say::say;
-use crate::sleep::{agent, begin_exit};
+use crate::sleep::agent::{self, Agent};
+use crate::sleep::begin_exit;
 use crate::{gate, obstacles, settings};
 
 /// The time for which a process that exits waits for room on the device.
@@ -44,11 +46,24 @@ pub(crate) fn start() {
         let agent = agent::create(driver);
         worker::start(agent);
         gate::set_waker(waker::bring_back);
+        if settings::shares() {
+            take_turns(agent);
+        }
         // SAFETY: the function lives as long as this library, which is never unloaded. What the driver does at
         // exit comes after what is registered here.
         unsafe { on_exit(before_exit, ptr::null_mut()) };
         socket::start(agent);
     });
+}
+
+/// Has the program take turns with others. What any of it needs from libraries is found now, in the thread that has
+/// initialised the driver: another one may wait for room with the loader's lock.
+fn take_turns(agent: &'static Agent) {
+    calls::prepare();
+    match Room::new(agent.wake_timeout) {
+        Ok(room) => arbiter::start(agent, room::share(room), settings::priority()),
+        Err(error) => say!("the program takes no turns with others: {error}"),
+    }
 }
 
 /// Says once that the driver has no device for the process.
@@ -64,6 +79,9 @@ extern "C" fn before_exit(status: c_int, _argument: *mut c_void) {
     begin_exit();
     if agent::get().is_none() {
         return;
+    }
+    if let Some(room) = room::get() {
+        room.report();
     }
     let deadline = Instant::now() + EXIT_LIMIT;
     while gate::is_suspended() {

@@ -8,6 +8,7 @@ use lowtide_proto::{Answer, Ask};
 use crate::control::worker;
 use crate::driver::codes::{OUT_OF_MEMORY, UNKNOWN};
 use crate::gate;
+use crate::room::{self, Ended};
 use crate::say::say;
 use crate::sleep::agent;
 
@@ -28,10 +29,25 @@ pub(crate) fn bring_back(ask: Ask) -> Result<(), i32> {
         return Ok(());
     };
     let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
+    // A call that has a grant wakes its process with it.
+    let mut turns = room::get().map(|room| (room, None, room.has_grant()));
     loop {
+        if let Some((room, asking, has_grant)) = &mut turns
+            && !*has_grant
+        {
+            match asking.get_or_insert_with(|| room.ask_to_come_back(ask)).wait() {
+                Ok(()) | Err(Ended::Alone) => {}
+                Err(Ended::Refused(why) | Ended::Late(why)) => {
+                    return Err(fails(OUT_OF_MEMORY, &why));
+                }
+            }
+        }
         let (reason, code) = match worker::ask(ask) {
             Answer::Woken(_) | Answer::Resumed(_) => {
                 *last_notice() = None;
+                if let Some((_, Some(asking), _)) = turns {
+                    asking.end(true);
+                }
                 return Ok(());
             }
             Answer::NoRoom(no_room) => (no_room.to_string(), OUT_OF_MEMORY),
@@ -39,13 +55,27 @@ pub(crate) fn bring_back(ask: Ask) -> Result<(), i32> {
             answer => (format!("{answer:?}"), UNKNOWN),
         };
         if began.elapsed() >= agent.wake_timeout {
-            say!("a call of the program fails with code {code}: {reason}");
-            return Err(code);
+            return Err(fails(code, &reason));
         }
-        notice(&reason);
+        match &mut turns {
+            Some((room, asking, has_grant)) if room.has_arbiter() => {
+                *has_grant = false;
+                // Another thread may have brought the process back meanwhile, and it may be away again.
+                if asking.as_mut().is_some_and(|asking| !asking.failed()) {
+                    *asking = None;
+                }
+            }
+            _ => notice(&reason),
+        }
         std::thread::sleep(pause);
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
+}
+
+/// Says that a call fails, and returns its code.
+fn fails(code: i32, reason: &str) -> i32 {
+    say!("a call of the program fails with code {code}: {reason}");
+    code
 }
 
 /// Says why the process does not wake, once for all threads that wait together.

@@ -4,11 +4,14 @@
 use std::panic::catch_unwind;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
+use lowtide_proto::share::{Give, ToArbiter};
 use lowtide_proto::{Answer, Ask};
 use lowtide_release::Ticket;
 
 use crate::control::idle::Watch;
+use crate::room::{self, Room};
 use crate::say::say;
 use crate::sleep::Way;
 use crate::sleep::agent::{self, Agent};
@@ -18,10 +21,13 @@ use crate::{gate, obstacles, settings, threads};
 static JOBS: OnceLock<Mutex<Sender<Job>>> = OnceLock::new();
 
 /// A question to the worker.
-struct Job {
-    ask: Ask,
-    way: Option<Way>,
-    reply: Sender<Answer>,
+enum Job {
+    /// Answered to whoever asks.
+    Ask(Ask, Option<Way>, Sender<Answer>),
+    /// Answered to the arbiter, over the connection of this number.
+    Give(Give, Option<Way>, u64),
+    /// Whether the program is idle, which has not used the device for a time.
+    Look(Duration, u64),
 }
 
 /// Starts the thread, once.
@@ -45,15 +51,27 @@ pub(crate) fn ask(ask: Ask) -> Answer {
         Err(reason) => return Answer::Refused { reason },
     };
     let (reply, answer) = mpsc::channel();
+    send(Job::Ask(ask, way, reply));
+    let gone = |_| Answer::Refused { reason: "the agent's worker has ended".to_owned() };
+    answer.recv().unwrap_or_else(gone)
+}
+
+/// Has the worker make room for another program, and tell the arbiter. `way` leads off the devices, where that is asked.
+pub(crate) fn give_way(give: Give, way: Option<Way>, connection: u64) {
+    send(Job::Give(give, way, connection));
+}
+
+/// Has the worker look whether the program is idle, and tell the arbiter.
+pub(crate) fn look(quiet: Duration, connection: u64) {
+    send(Job::Look(quiet, connection));
+}
+
+fn send(job: Job) {
     if let Some(jobs) = JOBS.get() {
         let jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
         // Where the worker is gone, so is the receiver of its answer.
-        let _sent = jobs.send(Job { ask, way, reply });
-    } else {
-        drop(reply);
+        let _sent = jobs.send(job);
     }
-    let gone = |_| Answer::Refused { reason: "the agent's worker has ended".to_owned() };
-    answer.recv().unwrap_or_else(gone)
 }
 
 fn work(agent: &'static Agent, jobs: &Receiver<Job>) {
@@ -65,12 +83,25 @@ fn work(agent: &'static Agent, jobs: &Receiver<Job>) {
             _ => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         let was_woken = match job {
-            Ok(Job { ask, way, reply }) => {
+            Ok(Job::Ask(ask, way, reply)) => {
                 let answer = run(agent, ask, way);
                 let was_woken = matches!(answer, Answer::Woken(_) | Answer::Resumed(_));
                 // The asker may have stopped waiting.
                 let _sent = reply.send(answer);
                 was_woken
+            }
+            Ok(Job::Give(give, way, connection)) => {
+                if let Some(room) = room::get() {
+                    make_room(agent, room, &give, way, connection);
+                }
+                false
+            }
+            Ok(Job::Look(quiet, connection)) => {
+                if let Some(room) = room::get() {
+                    let idle = caught(|| agent.is_idle()).unwrap_or_default().then_some(quiet);
+                    room.say(connection, ToArbiter::Report(room.report_of(agent, idle)));
+                }
+                false
             }
             Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => return,
@@ -122,8 +153,43 @@ fn end(ticket: Ticket, answer: &Answer) {
 }
 
 fn run(agent: &Agent, ask: Ask, way: Option<Way>) -> Answer {
-    catch_unwind(std::panic::AssertUnwindSafe(|| agent.run(ask, way))).unwrap_or_else(|_| {
-        obstacles::add_panic();
-        Answer::Refused { reason: "the agent panicked; it does not sleep any more".to_owned() }
-    })
+    let room = room::get();
+    if let (Some(room), Ask::Wake | Ask::Resume) = (room, ask) {
+        room.begin_wake();
+    }
+    let answer = caught(|| agent.run(ask, way)).unwrap_or_else(|| Answer::Refused {
+        reason: "the agent panicked; it does not sleep any more".to_owned(),
+    });
+    if let (Some(room), true) = (room, ask != Ask::Status) {
+        room.end_move(&answer);
+    }
+    answer
+}
+
+/// Makes room for another program, and tells the arbiter what came of it.
+fn make_room(agent: &Agent, room: &Room, give: &Give, way: Option<Way>, connection: u64) {
+    let (began, before) = (Instant::now(), room.used(agent));
+    let given = caught(|| agent.give_way(give, way));
+    let given = given.unwrap_or_else(|| Err("the agent panicked".to_owned()));
+    if let Ok(slept) = &given {
+        room.gave_in(slept.took);
+    }
+    room.end_order();
+    let order = give.order;
+    let said = match given {
+        Ok(slept) => {
+            let (freed, took_ms) = (room.freed_since(agent, before), slept.took.as_millis() as u64);
+            ToArbiter::Gave { order, freed, took_ms }
+        }
+        Err(reason) => {
+            ToArbiter::Refused { order, reason, tried_ms: began.elapsed().as_millis() as u64 }
+        }
+    };
+    room.say(connection, said);
+}
+
+/// Runs code of the agent's; `None` if it panicked, after which the process does not sleep.
+fn caught<T>(run: impl FnOnce() -> T) -> Option<T> {
+    let done = catch_unwind(std::panic::AssertUnwindSafe(run));
+    done.inspect_err(|_| obstacles::add_panic()).ok()
 }

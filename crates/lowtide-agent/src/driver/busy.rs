@@ -4,15 +4,13 @@
 #![allow(unsafe_code, reason = "calls the driver")]
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::driver::calls;
 use crate::driver::codes::{NOT_FOUND, NOT_READY};
 use crate::driver::entries::{ENTRIES, row};
+use crate::threads::Pauses;
 
-/// The time that work has to end before a sleep gives up.
-const LIMIT: Duration = Duration::from_millis(5);
 /// The flag of an event without a time stamp.
 const NO_TIMING: usize = 2;
 
@@ -30,10 +28,10 @@ pub(crate) struct Busy {
 }
 
 impl Question {
-    /// Checks that nothing is on the device of a context.
-    pub(crate) fn check_idle(&self, context: usize) -> Result<(), Busy> {
+    /// Checks that nothing is on the device of a context; waits for the end of work up to a limit.
+    pub(crate) fn check_idle(&self, context: usize, limit: Duration) -> Result<(), Busy> {
         call(row::cuCtxPushCurrent_v2, |_nothing| [context, 0])?;
-        let asked = self.event().and_then(|event| record_and_wait(context, event));
+        let asked = self.event().and_then(|event| record_and_wait(context, event, limit));
         call(row::cuCtxPopCurrent_v2, |popped| [popped, 0])?;
         asked
     }
@@ -74,14 +72,12 @@ impl Busy {
     }
 }
 
-fn record_and_wait(context: usize, event: usize) -> Result<(), Busy> {
+fn record_and_wait(context: usize, event: usize, limit: Duration) -> Result<(), Busy> {
     call(row::cuCtxRecordEvent, |_nothing| [context, event])?;
-    let began = Instant::now();
+    let pauses = Pauses::up_to(limit);
     loop {
         match call(row::cuEventQuery, |_nothing| [event, 0]) {
-            Err(Busy { failed: Some((_, NOT_READY)) }) if began.elapsed() < LIMIT => {
-                thread::yield_now();
-            }
+            Err(Busy { failed: Some((_, NOT_READY)) }) if pauses.pause() => {}
             Err(Busy { failed: Some((_, NOT_READY)) }) => return Err(Busy { failed: None }),
             other => return other.map(drop),
         }

@@ -19,14 +19,17 @@ const MAPPING_BASE: usize = 19;
 /// A way in which processes share memory: `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const BY_DESCRIPTOR: usize = 1;
 
-/// Looks up functions that are called while the gate is closed, so that nobody needs the loader's lock then: a
+/// Looks up functions that are called while the gate is closed, or while a call waits for room, so that nobody needs the loader's lock then: a
 /// thread that waits at the gate may have it.
 pub(crate) fn prepare() {
     let rows = [
-        row::cuCtxPushCurrent_v2,
+        row::cuCtxGetCurrent,
+        row::cuCtxGetDevice,
         row::cuCtxPopCurrent_v2,
+        row::cuCtxPushCurrent_v2,
         row::cuCtxRecordEvent,
         row::cuDeviceGetDefaultMemPool,
+        row::cuDeviceGetUuid_v2,
         row::cuEventCreate,
         row::cuEventQuery,
         row::cuGetErrorName,

@@ -10,6 +10,7 @@ use crate::driver::codes::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
 use crate::driver::layouts::{ArrayShape, ArrayShape3d};
 use crate::memory::allocations::LEAST;
 use crate::memory::unmanaged::{Key, Kind};
+use crate::room::Want;
 use crate::say::say;
 use crate::sleep::agent;
 
@@ -23,7 +24,7 @@ macro_rules! noted {
 }
 
 hooks! {
-    touch cuMemAlloc_v2(at: *mut u64, bytes: usize) |real| {
+    takes(Want::of(bytes)) cuMemAlloc_v2(at: *mut u64, bytes: usize) |real| {
         match if at.is_null() { None } else { caught(|| allocate(bytes as u64)).flatten() } {
             // SAFETY: the caller's place for an address.
             Some(Ok(address)) => unsafe { write(at, address) },
@@ -38,16 +39,16 @@ hooks! {
     touch cuMemAllocManaged(at: *mut u64, bytes: usize, flags: u32) |real| {
         noted!(Managed, at, bytes, real(at, bytes, flags))
     };
-    touch cuMemAllocPitch_v2(at: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32) |real| {
+    takes(Want::of(width.saturating_mul(height))) cuMemAllocPitch_v2(at: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32) |real| {
         let code = real(at, pitch, width, height, element);
         // SAFETY: the driver has written it.
         let pitch = if code == SUCCESS && !pitch.is_null() { unsafe { *pitch } } else { 0 };
         noted!(Plain, at, pitch.saturating_mul(height), code)
     };
-    touch [cuMemAllocAsync cuMemAllocAsync_ptsz](at: *mut u64, bytes: usize, stream: usize) |real| {
+    takes(Want::of(bytes)) [cuMemAllocAsync cuMemAllocAsync_ptsz](at: *mut u64, bytes: usize, stream: usize) |real| {
         noted!(Pool, at, bytes, real(at, bytes, stream))
     };
-    touch [cuMemAllocFromPoolAsync cuMemAllocFromPoolAsync_ptsz](
+    takes(Want::of(bytes)) [cuMemAllocFromPoolAsync cuMemAllocFromPoolAsync_ptsz](
         at: *mut u64, bytes: usize, pool: usize, stream: usize
     ) |real| {
         noted!(Pool, at, bytes, real(at, bytes, pool, stream))
@@ -56,13 +57,13 @@ hooks! {
     quiet [cuMemFreeAsync cuMemFreeAsync_ptsz](at: u64, stream: usize) |real| {
         free_or(at, || real(at, stream))
     };
-    touch cuArrayCreate_v2(array: *mut u64, shape: *const ArrayShape) |real| {
+    takes(array_of(shape, ArrayShape::bytes)) cuArrayCreate_v2(array: *mut u64, shape: *const ArrayShape) |real| {
         let code = real(array, shape);
         // SAFETY: the driver has read it.
         let bytes = if code == SUCCESS { unsafe { *shape }.bytes() } else { 0 };
         noted!(Array, array, bytes, code)
     };
-    touch cuArray3DCreate_v2(array: *mut u64, shape: *const ArrayShape3d) |real| {
+    takes(array_of(shape, ArrayShape3d::bytes)) cuArray3DCreate_v2(array: *mut u64, shape: *const ArrayShape3d) |real| {
         let code = real(array, shape);
         // SAFETY: the driver has read it.
         let bytes = if code == SUCCESS { unsafe { *shape }.bytes() } else { 0 };
@@ -71,6 +72,12 @@ hooks! {
     quiet cuArrayDestroy(array: u64) |real| {
         give_back(Key::Handle(array), || real(array))
     };
+}
+
+/// Returns what an array of a shape takes.
+fn array_of<Shape: Copy>(shape: *const Shape, bytes: fn(Shape) -> usize) -> Want {
+    // SAFETY: the driver has read it.
+    if shape.is_null() { Want::default() } else { Want::of(bytes(unsafe { *shape })) }
 }
 
 /// Allocates memory that can sleep; `None` to leave it to the driver.

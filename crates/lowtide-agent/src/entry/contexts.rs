@@ -10,6 +10,7 @@ use crate::gate;
 use crate::memory::allocations::StreamName;
 use crate::memory::{live_contexts, unmanaged};
 use crate::obstacles::Opened;
+use crate::room::Want;
 use crate::say::say;
 use crate::sleep::{agent, is_exiting};
 
@@ -27,13 +28,13 @@ hooks! {
         code
     };
 
-    touch [cuCtxCreate cuCtxCreate_v2](context: *mut usize, flags: u32, device: i32) |real| {
+    takes(Want::on(device)) [cuCtxCreate cuCtxCreate_v2](context: *mut usize, flags: u32, device: i32) |real| {
         created(context, real(context, flags, device))
     };
-    touch cuCtxCreate_v3(context: *mut usize, partition: usize, count: i32, flags: u32, device: i32) |real| {
+    takes(Want::on(device)) cuCtxCreate_v3(context: *mut usize, partition: usize, count: i32, flags: u32, device: i32) |real| {
         created(context, real(context, partition, count, flags, device))
     };
-    touch cuCtxCreate_v4(context: *mut usize, how: usize, flags: u32, device: i32) |real| {
+    takes(Want::on(device)) cuCtxCreate_v4(context: *mut usize, how: usize, flags: u32, device: i32) |real| {
         created(context, real(context, how, flags, device))
     };
     quiet [cuCtxDestroy cuCtxDestroy_v2](context: usize) |real| {
@@ -43,7 +44,7 @@ hooks! {
         }
         destroy(Some(context), || real(context))
     };
-    touch cuDevicePrimaryCtxRetain(context: *mut usize, device: i32) |real| {
+    takes(Want::on(device)) cuDevicePrimaryCtxRetain(context: *mut usize, device: i32) |real| {
         let code = real(context, device);
         if code == SUCCESS && !context.is_null() && agent::get().is_some() {
             // SAFETY: the driver has written it.
@@ -68,7 +69,7 @@ hooks! {
         caught(|| let_in(peer)).unwrap_or(Ok(())).map_or_else(|error| error, |()| SUCCESS)
     };
     // Nobody has seen whether its work is found before a sleep.
-    touch cuGreenCtxCreate(context: *mut u64, how: usize, device: i32, flags: u32) |real| {
+    takes(Want::on(device)) cuGreenCtxCreate(context: *mut u64, how: usize, device: i32, flags: u32) |real| {
         opened(Opened::GreenContext, context, real(context, how, device, flags))
     };
     quiet cuGreenCtxDestroy(context: u64) |real| {

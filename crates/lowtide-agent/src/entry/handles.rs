@@ -16,11 +16,13 @@ use crate::memory::allocations::LEAST;
 use crate::memory::unmanaged::{Key, Kind};
 use crate::memory::virtual_memory::VirtualMemory;
 use crate::obstacles;
+use crate::room::Want;
 use crate::say::say;
 use crate::sleep::agent;
 
 hooks! {
-    touch cuMemCreate(handle: *mut u64, bytes: usize, properties: *const Properties, flags: u64) |real| {
+    // SAFETY: the driver reads them, too.
+    takes(Want::of_virtual(bytes, unsafe { properties.as_ref() })) cuMemCreate(handle: *mut u64, bytes: usize, properties: *const Properties, flags: u64) |real| {
         let is_asked = !handle.is_null() && !properties.is_null() && flags == 0;
         // SAFETY: the driver reads it, too.
         let ours = || create(bytes as u64, unsafe { *properties });

@@ -18,44 +18,57 @@ use crate::threads::uncancelled;
 
 /// Defines functions of the driver, several of one type by one body. The body sees `real`, the driver's own
 /// function. A touch is inside the gate for as long as the body runs, and a quiet call keeps the process from being
-/// suspended. `answered` are those that need neither.
+/// suspended. `takes(WANT)` are touches that wait for room, outside the gate, and run
+/// again; where their thread is cancelled in the driver, they unwind. `answered` are those that
+/// need neither.
 macro_rules! hooks {
     () => {};
+    (takes($want:expr) [$($name:ident)*] $arguments:tt |$real:ident| $body:expr; $($rest:tt)*) => {
+        $(hooks!(@one "C-unwind" [takes($want)] $name $arguments $real $body);)*
+        hooks!($($rest)*);
+    };
+    (takes($want:expr) $name:ident $arguments:tt |$real:ident| $body:expr; $($rest:tt)*) => {
+        hooks!(@one "C-unwind" [takes($want)] $name $arguments $real $body);
+        hooks!($($rest)*);
+    };
     ($class:ident [$($name:ident)*] $arguments:tt |$real:ident| $body:expr; $($rest:tt)*) => {
-        $(hooks!(@one $class $name $arguments $real $body);)*
+        $(hooks!(@one "C" [$class] $name $arguments $real $body);)*
         hooks!($($rest)*);
     };
     ($class:ident $name:ident $arguments:tt |$real:ident| $body:expr; $($rest:tt)*) => {
-        hooks!(@one $class $name $arguments $real $body);
+        hooks!(@one "C" [$class] $name $arguments $real $body);
         hooks!($($rest)*);
     };
-    (@one $class:ident $name:ident ($($argument:ident: $kind:ty),*) $real:ident $body:expr) => {
+    (@one $abi:tt [$($class:tt)*] $name:ident ($($argument:ident: $kind:ty),*) $real:ident $body:expr) => {
         #[unsafe(no_mangle)]
-        pub(super) unsafe extern "C" fn $name($($argument: $kind),*) -> i32 {
+        pub(super) unsafe extern $abi fn $name($($argument: $kind),*) -> i32 {
             let address = crate::driver::entries::ENTRIES[crate::driver::entries::row::$name].real();
             if address.is_null() {
                 return crate::driver::codes::NOT_FOUND;
             }
             // SAFETY: the driver's function of this name has this type.
-            let function: unsafe extern "C" fn($($kind),*) -> i32 = unsafe { std::mem::transmute(address) };
+            let function: unsafe extern $abi fn($($kind),*) -> i32 = unsafe { std::mem::transmute(address) };
             // SAFETY: with the arguments that our caller meant for the driver.
             let $real = |$($argument: $kind),*| unsafe { function($($argument),*) };
-            hooks!(@$class $body)
+            hooks!(@$($class)* $name $body)
         }
     };
-    (@touch $body:expr) => {
+    (@touch $name:ident $body:expr) => {
         match crate::gate::enter() {
             Ok(_pass) => $body,
             Err(code) => code,
         }
     };
-    (@quiet $body:expr) => {
+    (@takes($want:expr) $name:ident $body:expr) => {
+        crate::room::taking(stringify!($name), || $want, || $body)
+    };
+    (@quiet $name:ident $body:expr) => {
         match crate::gate::enter_quietly() {
             Ok(_pass) => $body,
             Err(code) => code,
         }
     };
-    (@answered $body:expr) => { $body };
+    (@answered $name:ident $body:expr) => { $body };
 }
 pub(super) use hooks;
 

@@ -9,34 +9,50 @@ use std::ffi::c_void;
 
 use crate::driver::codes::{INVALID_VALUE, NOT_FOUND, SUCCESS};
 use crate::driver::entries::ENTRIES;
+use crate::room::{self, Want};
 use crate::sleep::agent;
 use crate::{gate, obstacles};
 
 /// Writes a function that passes its call on: a touch through the gate, a call that a suspended process does
-/// not answer beside it, and anything else at once. In a suspended process no work is left to wait for.
+/// not answer beside it, and anything else at once. In a suspended process no work is left to wait for. A touch that
+/// takes memory is made again once there is room; where its thread is cancelled in the driver, it unwinds to here.
 macro_rules! trampoline {
     (touch $($rest:tt)*) => {
-        trampoline!(@write $($rest)* gate::enter());
+        trampoline!(@write "C" $($rest)* |call| match gate::enter() {
+            Ok(_pass) => call!(),
+            Err(code) => code,
+        });
+    };
+    (takes $name:ident $($rest:tt)*) => {
+        trampoline!(@write "C-unwind" $name $($rest)* |call| {
+            room::taking(stringify!($name), Want::default, || call!())
+        });
     };
     (quiet $($rest:tt)*) => {
-        trampoline!(@write $($rest)* gate::enter_quietly());
+        trampoline!(@write "C" $($rest)* |call| match gate::enter_quietly() {
+            Ok(_pass) => call!(),
+            Err(code) => code,
+        });
     };
     (done $($rest:tt)*) => {
-        trampoline!(@write $($rest)* gate::try_enter_quietly().ok_or(SUCCESS));
+        trampoline!(@write "C" $($rest)* |call| match gate::try_enter_quietly() {
+            Some(_pass) => call!(),
+            None => SUCCESS,
+        });
     };
     (answered $($rest:tt)*) => {
-        trampoline!(@write $($rest)* Ok::<(), i32>(()));
+        trampoline!(@write "C" $($rest)* |call| call!());
     };
-    (@write $name:ident $row:literal ($($argument:ident: $kind:ty,)*) { $($before:tt)* } [$($obstacle:literal)?] $enter:expr) => {
+    (@write $abi:tt $name:ident $row:literal ($($argument:ident: $kind:ty,)*) { $($before:tt)* } [$($obstacle:literal)?] |$call:ident| $way:expr) => {
         #[unsafe(no_mangle)]
-        pub(super) unsafe extern "C" fn $name($($argument: $kind),*) -> i32 {
-            type Real = unsafe extern "C" fn($($kind),*) -> i32;
+        pub(super) unsafe extern $abi fn $name($($argument: $kind),*) -> i32 {
+            type Real = unsafe extern $abi fn($($kind),*) -> i32;
             let real = ENTRIES[$row].real();
             if real.is_null() {
                 return NOT_FOUND;
             }
-            match $enter {
-                Ok(_pass) => {
+            macro_rules! $call {
+                () => {{
                     $($before)*
                     // SAFETY: the driver's function of this name has this type.
                     let function = unsafe { std::mem::transmute::<*mut c_void, Real>(real) };
@@ -44,9 +60,9 @@ macro_rules! trampoline {
                     let code = unsafe { function($($argument),*) };
                     $(if code == SUCCESS { obstacles::add($obstacle); })?
                     code
-                }
-                Err(code) => code,
+                }};
             }
+            $way
         }
     };
 }

@@ -14,9 +14,9 @@ mod protocol;
 mod thread;
 
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lowtide_device::process::Generation;
 use lowtide_proto::Ask;
@@ -25,7 +25,7 @@ use rustix::thread::futex;
 use self::protocol::{ASLEEP, CLOSING, OPEN, RETRY, SUSPENDED, TOUCH};
 use self::thread::{Words, words};
 use crate::driver::codes::UNKNOWN;
-use crate::threads::uncancelled;
+use crate::threads::{Pauses, uncancelled};
 
 static STATE: AtomicU32 = AtomicU32::new(OPEN);
 
@@ -61,17 +61,55 @@ impl Drop for Pass {
 /// The driver's code for the caller where the process could not be woken.
 #[inline]
 pub(crate) fn enter() -> Result<Pass, i32> {
+    enter_or(enter_slowly)
+}
+
+/// Enters as [`enter`] does, for a call that takes device memory; see [`waits_to_take`].
+///
+/// # Errors
+/// As [`enter`].
+#[inline]
+pub(crate) fn enter_to_take() -> Result<Pass, i32> {
+    enter_or(|line| counted(|| enter_slowly(line)))
+}
+
+#[inline]
+fn enter_or(slowly: impl FnOnce(&AtomicU64) -> Result<(), i32>) -> Result<Pass, i32> {
     let at = words();
     // SAFETY: the words of this thread, which nobody else uses.
     let words = unsafe { &mut *at };
     if words.depth == 0 {
         let line = line_of(words);
         if !protocol::try_enter(&STATE, line, TOUCH) {
-            enter_slowly(line)?;
+            slowly(line)?;
         }
     }
     words.depth += 1;
     Ok(Pass(at))
+}
+
+/// The threads that wait outside the gate in a call that takes device memory.
+static WAITING_TO_TAKE: AtomicU32 = AtomicU32::new(0);
+
+/// Counts the calling thread among those that wait to take device memory, for as long as it waits.
+#[cold]
+pub(crate) fn counted<T>(wait: impl FnOnce() -> T) -> T {
+    WAITING_TO_TAKE.fetch_add(1, AcqRel);
+    let done = wait();
+    WAITING_TO_TAKE.fetch_sub(1, AcqRel);
+    done
+}
+
+/// Returns whether a thread waits outside the gate in a call that takes device memory. It may hold a lock of a
+/// framework's allocator.
+pub(crate) fn waits_to_take() -> bool {
+    WAITING_TO_TAKE.load(Acquire) > 0
+}
+
+/// Returns whether the calling thread is inside, so that a call which it makes now is inside another one.
+pub(crate) fn is_inside() -> bool {
+    // SAFETY: the words of this thread, which nobody else uses.
+    unsafe { (*words()).depth > 0 }
 }
 
 /// A call under way that is no touch.
@@ -180,12 +218,11 @@ pub(crate) fn suspend(limit: Duration) -> bool {
 fn shut(state: u32, limit: Duration, is_empty: fn(&AtomicU64) -> bool) -> bool {
     let lines = || LINES.iter().map(|line| &line.0);
     protocol::close(&STATE, state, lines());
-    let began = Instant::now();
+    let pauses = Pauses::up_to(limit);
     while !lines().all(is_empty) {
-        if began.elapsed() > limit {
+        if !pauses.pause() {
             return false;
         }
-        std::thread::yield_now();
     }
     true
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use lowtide_device::cuda::Driver;
 use lowtide_device::neighbours;
+use lowtide_proto::share::{self, Give};
 use lowtide_proto::{Answer, Ask, ContextStatus, NoRoom, Status, Woken};
 use lowtide_release::Idle;
 use lowtide_types::{Bytes, DeviceId, Receipt, Target};
@@ -18,11 +19,46 @@ use crate::say::say;
 use crate::sharing::exports::Exports;
 use crate::sharing::imports::Imports;
 use crate::sleep::suspension::{Suspension, Way, check_not_exiting};
-use crate::sleep::torch_cache;
+use crate::sleep::torch_cache::{self, Trim};
 use crate::{gate, obstacles, settings};
 
-/// The time that calls of other threads have to return before a sleep or a suspend gives up.
+/// The time that calls of other threads have to return, and then work to end, before a sleep gives up that was not
+/// told to wait; the first also before a suspend does.
 const CLOSING_LIMIT: Duration = Duration::from_millis(5);
+/// The time in which a framework has given its cache back that was asked before the gate closed, and after.
+const CACHE_LIMIT: Duration = Duration::from_millis(100);
+const CLOSED_CACHE_LIMIT: Duration = Duration::from_secs(2);
+
+/// The reason why nothing leaves the device in the middle of a capture.
+const CAPTURES: &str = "busy: a graph is being captured";
+
+/// How a process falls asleep that may be in the middle of its work.
+#[derive(Debug, Clone, Copy)]
+enum Manner {
+    /// Not at all, if it is.
+    AtOnce,
+    /// After the work that is submitted, which ends in this time. Threads that want to submit more wait.
+    Draining(Duration),
+}
+
+impl Manner {
+    /// Returns the time that calls of other threads have to return.
+    fn limit(self) -> Duration {
+        match self {
+            Manner::AtOnce => CLOSING_LIMIT,
+            Manner::Draining(limit) => limit,
+        }
+    }
+}
+
+/// What came of falling asleep.
+#[derive(Default)]
+pub(crate) struct Slept {
+    /// One for each context.
+    pub(crate) receipts: Vec<Receipt>,
+    /// The time from the end of the work until the memory was off the devices.
+    pub(crate) took: Duration,
+}
 
 static AGENT: OnceLock<Agent> = OnceLock::new();
 
@@ -57,7 +93,7 @@ pub(crate) fn create(driver: Arc<Driver>) -> &'static Agent {
         imports: Imports::default(),
         suspension: Suspension::new(),
         idle: settings::idle_policy(),
-        wake_timeout: settings::wake_timeout(),
+        wake_timeout: settings::wait(),
         turn: Mutex::default(),
     })
 }
@@ -102,14 +138,67 @@ impl Agent {
         if gate::is_asleep() {
             return Ok(Answer::Asleep);
         }
-        self.fall_asleep("sleep", None).map(|receipts| Answer::Slept { receipts })
+        let slept = self.fall_asleep("sleep", None, Manner::AtOnce);
+        slept.map(|slept| Answer::Slept { receipts: slept.receipts })
+    }
+
+    /// Makes room for another program: no new work begins, what is submitted ends in this time, and the process sleeps,
+    /// or leaves its devices. Only the worker calls this.
+    ///
+    /// # Errors
+    /// The reason why nothing was tried, or why the work goes on.
+    pub(crate) fn give_way(&self, give: &Give, way: Option<Way>) -> Result<Slept, String> {
+        if give.way == share::Way::Caches {
+            let trim = torch_cache::trim(CLOSED_CACHE_LIMIT);
+            self.memory.contexts().iter().for_each(|one| calls::trim_default_pool(one.device.id()));
+            return match trim {
+                Trim::Done => Ok(Slept::default()),
+                _ => Err("the framework did not give its cache back in time".to_owned()),
+            };
+        }
+        let mut slept = Slept::default();
+        if !gate::is_asleep() {
+            let limit = Duration::from_millis(give.drain_ms);
+            slept = self.fall_asleep("give way", None, Manner::Draining(limit))?;
+        }
+        if !gate::is_asleep() {
+            let receipts = slept.receipts.iter().map(Receipt::to_string).collect::<Vec<_>>();
+            return Err(format!("it did not sleep: {}", receipts.join("; ")));
+        }
+        if give.way == share::Way::Suspend {
+            let began = Instant::now();
+            match self.suspend(way)? {
+                Answer::Suspended { .. } | Answer::Asleep => slept.took += began.elapsed(),
+                other => return Err(format!("it was not suspended: {other:?}")),
+            }
+        }
+        Ok(slept)
+    }
+
+    /// Returns whether nothing is on the devices, in a moment in which nothing is added. Only the worker calls this.
+    pub(crate) fn is_idle(&self) -> bool {
+        if gate::is_asleep() {
+            return true;
+        }
+        calls::prepare();
+        if self.memory.is_capturing() || !gate::close(CLOSING_LIMIT) {
+            return false;
+        }
+        let is_idle = self.check_idle(Duration::ZERO).is_ok();
+        gate::open();
+        is_idle
+    }
+
+    /// Returns whether the helper can take the process off its devices.
+    pub(crate) fn can_be_suspended(&self) -> bool {
+        self.suspension.has_helper() && self.obstacles_to_suspend().is_empty()
     }
 
     /// Frees memory of the process, by sleeping where that is needed.
     fn release(&self, to: Option<Bytes>) -> Result<Answer, String> {
         let to = to.map(Target::Under);
         let receipts = match to {
-            _ if !gate::is_asleep() => self.fall_asleep("release", to)?,
+            _ if !gate::is_asleep() => self.fall_asleep("release", to, Manner::AtOnce)?.receipts,
             // Nothing is left to take; the receipts say whether that is enough.
             Some(_) if !gate::is_suspended() => {
                 self.memory.contexts().iter().map(|one| one.release("release", to)).collect()
@@ -125,7 +214,7 @@ impl Agent {
     }
 
     /// Returns what the program did that keeps it from sleeping.
-    fn noted_obstacles(&self) -> Vec<String> {
+    pub(crate) fn noted_obstacles(&self) -> Vec<String> {
         let mut names = obstacles::noted();
         names.extend(self.exports.obstacles(&self.memory));
         if self.virtual_memory.has_exported() {
@@ -150,16 +239,22 @@ impl Agent {
     ///
     /// # Errors
     /// The reason why nothing was tried.
-    fn fall_asleep(&self, name: &str, to: Option<Target>) -> Result<Vec<Receipt>, String> {
+    fn fall_asleep(&self, name: &str, to: Option<Target>, how: Manner) -> Result<Slept, String> {
         none_of(&self.obstacles())?;
-        torch_cache::trim();
+        match how {
+            // If it asks still, the sleep finds the process busy, or does not.
+            Manner::AtOnce => drop(torch_cache::trim(CACHE_LIMIT)),
+            Manner::Draining(_) if self.memory.is_capturing() => return Err(CAPTURES.to_owned()),
+            Manner::Draining(_) => {}
+        }
         let mut contexts = self.memory.contexts();
         // What is loaded lazily is loaded now: a thread that waits at the gate may have the loader's lock.
         calls::prepare();
         for context in &contexts {
             context.prepare();
         }
-        if !gate::close(CLOSING_LIMIT) {
+        let began = Instant::now();
+        if !gate::close(how.limit()) {
             return Err("busy: a driver call is under way".to_owned());
         }
         // Not waited for: the work of a context that is destroyed may wait for a thread at the gate.
@@ -173,10 +268,18 @@ impl Agent {
         };
         contexts.retain(|context| self.memory.has(context));
         // The program went on up to now, and may have shared memory meanwhile.
-        if let Err(reason) = none_of(&self.noted_obstacles()).and_then(|()| self.check_idle()) {
+        let is_idle = || match how {
+            Manner::AtOnce => self.check_idle(CLOSING_LIMIT),
+            Manner::Draining(limit) => {
+                self.check_idle(limit.saturating_sub(began.elapsed()))?;
+                trim_of_idle()
+            }
+        };
+        if let Err(reason) = none_of(&self.noted_obstacles()).and_then(|()| is_idle()) {
             gate::open();
             return Err(reason);
         }
+        let began = Instant::now();
         for context in &contexts {
             calls::trim_default_pool(context.device.id());
         }
@@ -195,7 +298,7 @@ impl Agent {
             contexts.iter().all(|context| context.is_asleep())
         };
         self.settle(is_asleep, &contexts);
-        Ok(receipts)
+        Ok(Slept { receipts, took: began.elapsed() })
     }
 
     /// Ends an attempt to sleep. Where it failed, everything comes back and the gate opens. Where even that fails, the
@@ -208,13 +311,14 @@ impl Agent {
         }
     }
 
-    /// Checks that the devices are idle. The gate is closed, so nothing is added.
-    fn check_idle(&self) -> Result<(), String> {
+    /// Checks that the devices are idle, and waits for that up to a limit. The gate is closed, so nothing is added.
+    fn check_idle(&self, limit: Duration) -> Result<(), String> {
         if self.memory.is_capturing() {
-            return Err("busy: a graph is being captured".to_owned());
+            return Err(CAPTURES.to_owned());
         }
+        let began = Instant::now();
         for (context, question) in live_contexts::all() {
-            if let Err(busy) = question.check_idle(context) {
+            if let Err(busy) = question.check_idle(context, limit.saturating_sub(began.elapsed())) {
                 let why = busy.text();
                 if busy.is_lost() {
                     // Nothing works in it any more, now or later.
@@ -380,6 +484,15 @@ fn gives_way(idle: &Idle) -> String {
             None => format!("to processes that started less than {} s ago", limit.as_secs()),
         },
     }
+}
+
+/// Asks a framework for its cache after the program's work. The gate is closed: a thread that waits there may have a
+/// lock of the framework's, which then cannot answer.
+fn trim_of_idle() -> Result<(), String> {
+    if !gate::waits_to_take() && torch_cache::trim(CLOSED_CACHE_LIMIT) == Trim::UnderWay {
+        return Err("busy: the framework's cache is being given back".to_owned());
+    }
+    Ok(())
 }
 
 /// Checks that nothing keeps the process from sleeping.

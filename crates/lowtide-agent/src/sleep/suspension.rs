@@ -77,10 +77,23 @@ impl Suspension {
         self.connect()
     }
 
+    /// Connects to the helper, and starts it where there is none.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub(crate) fn connect_to_helper(&self) -> Result<Connection, String> {
+        let connection = self.helper.as_ref().map_err(Clone::clone)?.connect();
+        connection.map_err(|error| with_causes(&error))
+    }
+
+    /// Returns whether there is a helper to suspend this process.
+    pub(crate) fn has_helper(&self) -> bool {
+        self.helper.is_ok()
+    }
+
     /// Connects to the helper, and lets it attach to this process where the system asks for that.
     fn connect(&self) -> Result<Way, String> {
-        let connection = self.helper.as_ref().map_err(Clone::clone)?.connect();
-        self.named(connection.map_err(|error| with_causes(&error))?)
+        self.named(self.connect_to_helper()?)
     }
 
     /// Returns a connection that was made before the process fell asleep, or another one to a helper that runs: it does

@@ -1,7 +1,7 @@
 //! Asks torch for its cache before a sleep, where the program is Python and uses torch.
 //!
 //! What torch keeps and does not use would be copied to the host and back. Only torch can tell, and only a
-//! thread with the interpreter's lock can ask. So a thread of its own asks; if it is not back in time the
+//! thread with the interpreter's lock can ask. So a thread of its own asks; if it has no lock in time the
 //! sleep goes on without it, and what it finds later it leaves alone.
 #![allow(unsafe_code, reason = "calls the interpreter")]
 
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use crate::driver::library;
 use crate::threads;
 
-/// The time that torch has.
-const LIMIT: Duration = Duration::from_millis(100);
+/// The time in which the interpreter's lock has to be had.
+const LOCK_LIMIT: Duration = Duration::from_millis(100);
 /// The pause between two looks at the thread.
 const PAUSE: Duration = Duration::from_micros(200);
 
@@ -64,8 +64,18 @@ type Run = extern "C-unwind" fn(
     *mut c_void,
 ) -> *mut c_void;
 
+/// What came of asking torch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trim {
+    /// Torch has given its cache back, or there is none.
+    Done,
+    /// Nobody asks: the interpreter's lock could not be had.
+    NotAsked,
+    /// Torch was asked and has not answered. It may wait for a lock of its own.
+    UnderWay,
+}
+
 /// The functions of the interpreter that is in this process.
-#[derive(Clone, Copy)]
 struct Interpreter {
     is_initialized: Ask,
     is_finalizing: Ask,
@@ -77,37 +87,31 @@ struct Interpreter {
     clear_error: extern "C-unwind" fn(),
 }
 
-/// Asks torch to give its cache back, for as long as [`LIMIT`]. Returns whether it was asked.
-pub(crate) fn trim() -> bool {
-    let Some(interpreter) = find() else { return false };
-    if (interpreter.is_initialized)() == 0 || (interpreter.is_finalizing)() != 0 {
-        return false;
-    }
-    let errand = Arc::new(Errand { interpreter, stage: AtomicU32::new(WAITING) });
-    if !start(&errand) {
-        return false;
+/// Asks torch to give its cache back, and waits for that up to a limit, or until the interpreter's lock has not been
+/// had in [`LOCK_LIMIT`]. The interpreter is found by the thread that asks: who finds it needs the loader's lock, which
+/// a thread at the gate may have.
+pub(crate) fn trim(limit: Duration) -> Trim {
+    let stage = Arc::new(AtomicU32::new(WAITING));
+    if !start(&stage) {
+        return Trim::NotAsked;
     }
     let began = Instant::now();
-    while errand.stage.load(SeqCst) != DONE {
-        if began.elapsed() > LIMIT {
-            // If it asks already, it goes on; the sleep then finds the process busy, or does not.
-            let _abandoned = errand.stage.compare_exchange(WAITING, ABANDONED, SeqCst, SeqCst);
-            return false;
+    loop {
+        let passed = began.elapsed();
+        let abandon = || stage.compare_exchange(WAITING, ABANDONED, SeqCst, SeqCst);
+        match stage.load(SeqCst) {
+            DONE => return Trim::Done,
+            WAITING if passed > LOCK_LIMIT && abandon().is_ok() => return Trim::NotAsked,
+            ASKING if passed > limit => return Trim::UnderWay,
+            _ => std::thread::sleep(PAUSE),
         }
-        std::thread::sleep(PAUSE);
     }
-    true
-}
-
-struct Errand {
-    interpreter: Interpreter,
-    stage: AtomicU32,
 }
 
 /// Starts the thread. It is not one of Rust's: an interpreter that ends may end it where it waits for the
 /// lock, which unwinds frames that have nothing to drop.
-fn start(errand: &Arc<Errand>) -> bool {
-    let argument = Arc::into_raw(Arc::clone(errand));
+fn start(stage: &Arc<AtomicU32>) -> bool {
+    let argument = Arc::into_raw(Arc::clone(stage));
     let mut thread = 0;
     let started = threads::without_signals(|| {
         // SAFETY: the type of a thread's function; how it unwinds makes no difference to its caller.
@@ -128,9 +132,21 @@ fn start(errand: &Arc<Errand>) -> bool {
     true
 }
 
-extern "C-unwind" fn run(errand: *mut c_void) -> *mut c_void {
+extern "C-unwind" fn run(stage: *mut c_void) -> *mut c_void {
+    let at = stage.cast_const().cast::<AtomicU32>();
     // SAFETY: the reference that `start` gave away, dropped at the end.
-    let Errand { interpreter, stage } = unsafe { &*errand.cast::<Errand>() };
+    let stage = unsafe { &*at };
+    match find().filter(|one| (one.is_initialized)() != 0 && (one.is_finalizing)() == 0) {
+        Some(interpreter) => ask(&interpreter, stage),
+        None => stage.store(DONE, SeqCst),
+    }
+    // SAFETY: as above.
+    drop(unsafe { Arc::from_raw(at) });
+    ptr::null_mut()
+}
+
+/// Asks once it has the interpreter's lock, unless nobody waits for that any more.
+extern "C-unwind" fn ask(interpreter: &Interpreter, stage: &AtomicU32) {
     let state = (interpreter.ensure)();
     if stage.compare_exchange(WAITING, ASKING, SeqCst, SeqCst).is_ok() {
         let names = names(interpreter);
@@ -146,9 +162,6 @@ extern "C-unwind" fn run(errand: *mut c_void) -> *mut c_void {
         stage.store(DONE, SeqCst);
     }
     (interpreter.release)(state);
-    // SAFETY: as above.
-    drop(unsafe { Arc::from_raw(errand.cast_const().cast::<Errand>()) });
-    ptr::null_mut()
 }
 
 /// Returns the names of the code, which nobody drops; null if there is no memory for them. The caller has the

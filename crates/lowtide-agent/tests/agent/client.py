@@ -8,6 +8,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 import types
 
@@ -16,6 +17,8 @@ context = ctypes.c_void_p()
 blocks: dict[str, tuple[ctypes.c_uint64, int, bytes]] = {}
 trims: list[bool] = []
 ended: list[bool] = []
+threads: list[threading.Thread] = []
+failures: list[OSError] = []
 
 
 def call(name: str, *arguments: object) -> None:
@@ -30,12 +33,38 @@ def start() -> None:
     call("cuCtxSetCurrent", context)
 
 
-def alloc(name: str, size: str) -> None:
+def alloc(name: str, size: str, library: ctypes.CDLL = cuda) -> None:
     at = ctypes.c_uint64()
-    call("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(int(size)))
+    if code := library.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(int(size))):
+        raise OSError(f"cuMemAlloc_v2 failed with {code}")
     data = bytes(range(251)) * (int(size) // 251 + 1)
     blocks[name] = (at, int(size), data[: int(size)])
     call("cuMemcpyHtoD_v2", at, blocks[name][2], ctypes.c_size_t(int(size)))
+
+
+def alloc_locked(name: str, size: str) -> None:
+    """Keeps the interpreter's lock meanwhile."""
+    alloc(name, size, ctypes.PyDLL("libcuda.so.1"))
+
+
+def later(word: str, *arguments: str) -> None:
+    """Does something in a thread, for which `joined` waits."""
+
+    def run() -> None:
+        try:
+            call("cuCtxSetCurrent", context)
+            actions[word](*arguments)
+        except OSError as error:
+            failures.append(error)
+
+    threads.append(threading.Thread(target=run))
+    threads[-1].start()
+
+
+def joined() -> None:
+    threads.pop().join()
+    if failures:
+        raise failures.pop()
 
 
 def check(name: str) -> None:
@@ -90,8 +119,20 @@ def fork() -> None:
         raise OSError(f"the child ended with {status}")
 
 
+actions = {
+    "start": start,
+    "alloc": alloc,
+    "alloc-locked": alloc_locked,
+    "later": later,
+    "joined": joined,
+    "check": check,
+    "torch": torch,
+    "hold": hold,
+    "fork": fork,
+}
+
+
 def main() -> None:
-    actions = {"start": start, "alloc": alloc, "check": check, "torch": torch, "hold": hold, "fork": fork}
     for line in filter(str.strip, sys.stdin):
         word, *arguments = line.split()
         if word == "trims":

@@ -3,6 +3,7 @@
 //! Each test starts a C program (`client.c`) with the agent preloaded and the double in the driver's
 //! place, tells it what to do, and asks the agent over its socket.
 
+mod crowd;
 mod ends;
 mod faults;
 mod frames;
@@ -18,6 +19,7 @@ mod sharing;
 mod side_by_side;
 mod soak;
 mod suspend;
+mod turns;
 mod virtual_memory;
 
 use std::thread;
@@ -359,6 +361,47 @@ fn every_function_that_takes_a_handle_of_virtual_memory_is_known() {
         ]
     );
     assert!(is_known.iter().all(|known| *known), "{takes:?}: {is_known:?}");
+}
+
+/// Touches that do not wait for room, by how their names begin, with the reason. The room that is never granted is for
+/// them.
+const TAKES_LITTLE: [(&str, &str); 5] = [
+    (
+        "cuLaunch cuStream cuSignal cuWait cuMemcpy cuMemset cuMemPrefetch cuMemDiscard cuMemBatch cuFlush",
+        "they submit work, which takes no memory beside the code that is loaded for it",
+    ),
+    (
+        "cuEvent cuCtxRecord cuCtxWait cuCtxReset cuGreenCtxRecord cuGreenCtxStream cuGreenCtxWait cuTensorMap cuTex \
+         cuSurf cuMemPoolCreate cuMemPoolSetAccess cuOccupancy cuPointer cuFuncGet cuFuncSet cuKernelGetAttribute \
+         cuKernelSet cuModuleGet cuLibraryGetGlobal cuLibraryGetManaged cuLibraryGetUnified cuMemGetAccess \
+         cuMemRangeGet cuMemAdvise",
+        "an object or an attribute is small",
+    ),
+    (
+        "cuGraphAdd cuGraphBatch cuGraphConditional cuGraphExecBatch cuGraphExecChild cuGraphExecExternal \
+         cuGraphExecKernel cuGraphExecMem cuGraphExecNode cuGraphExternal cuGraphKernel cuGraphMem cuGraphNode",
+        "a graph that is described takes memory when it is made executable",
+    ),
+    (
+        "cuMemMap cuMemSetAccess cuMemExport cuMemImport cuMemRetain cuMemGetHandle cuMemPoolExport cuMemPoolImport \
+         cuIpc cuImport cuExternal cuGraphics cuMulticast cuCtxEnablePeer cuArrayGet",
+        "the memory is there already",
+    ),
+    ("cuMemAllocHost cuMemHost cuMemAllocManaged", "memory of the host, or as much as is free"),
+];
+
+#[test]
+fn every_touch_waits_for_room_or_takes_little() {
+    let table = include_str!("../../table/driver.tsv").lines().filter(|row| !row.starts_with('#'));
+    for row in table {
+        let columns: Vec<&str> = row.split('\t').collect();
+        let words: Vec<&str> = columns[2].split(' ').collect();
+        let mut starts = TAKES_LITTLE.iter().flat_map(|(starts, _)| starts.split(' '));
+        let is_excused = starts.any(|start| !start.is_empty() && columns[0].starts_with(start));
+        let (is_touch, takes) = (words[0] == "touch", words.contains(&"takes"));
+        assert!(!takes || is_touch, "{row}: what takes memory passes the gate");
+        assert!(!is_touch || takes != is_excused, "{row}: decide whether it waits for room");
+    }
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl Driver {
         Ok(Card {
             device,
             name,
-            uuid: format_uuid(&uuid),
+            uuid: uuid_text(&uuid.bytes.map(|byte| byte.to_ne_bytes()[0])),
             total: Bytes(total as u64),
             page: self.granularity(id, device)?,
             compute_capability: (
@@ -114,16 +114,16 @@ pub(super) fn location(device: CUdevice) -> CUmemLocation {
     CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device }
 }
 
-// As NVML writes it, so that both name the same card.
-fn format_uuid(uuid: &CUuuid) -> String {
+/// Returns the UUID of a card as NVML writes it, so that both name the same card.
+pub fn uuid_text(uuid: &[u8; 16]) -> String {
     use std::fmt::Write as _;
     let mut text = "GPU-".to_owned();
-    for (index, byte) in uuid.bytes.iter().enumerate() {
+    for (index, byte) in uuid.iter().enumerate() {
         if matches!(index, 4 | 6 | 8 | 10) {
             text.push('-');
         }
         // Writing to a `String` cannot fail.
-        let _ = write!(text, "{:02x}", byte.to_ne_bytes()[0]);
+        let _ = write!(text, "{byte:02x}");
     }
     text
 }

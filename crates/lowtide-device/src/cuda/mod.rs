@@ -32,6 +32,7 @@ use crate::nvml::Nvml;
 use crate::{Bytes, Error, Result, Source, Usage};
 
 pub(crate) use card::Card;
+pub use card::uuid_text;
 pub use checkpoint::CheckpointState;
 pub use context::{BorrowedContext, Context};
 use context::{Session, call};
