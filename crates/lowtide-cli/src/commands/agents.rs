@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use crate::commands::answers;
 use crate::commands::helper::{self, SuspendedProcess};
+use crate::commands::queue;
 use crate::commands::started::{self, Started};
 use crate::program::ending::Ending;
 use crate::text::page::{self, Page, Refused};
@@ -30,13 +31,13 @@ const NONE: &str =
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Programs that were started with `lowtide run` have an agent. Without a process, shows all of this \
-                  user's. Ends with 3 if the process that is named was not started so."
+                  user's, and of those that take turns (`run --share`) who has the room and who waits. Ends with 3 if the process that is named was not started so."
 )]
 pub(crate) struct StatusOptions {
     /// The number of a process.
     #[arg(value_parser = process)]
     pid: Option<u32>,
-    /// Print JSON instead of text, a line for each process.
+    /// Print JSON instead of text, a line for each process, and one for the turns that programs take.
     #[arg(long)]
     json: bool,
 }
@@ -92,9 +93,13 @@ pub(crate) fn status(options: &StatusOptions) -> anyhow::Result<Ending> {
         Some(pid) => vec![program(&folder, pid)?],
         None => all(&folder)?,
     };
+    let queue = if options.pid.is_none() { queue::of_user() } else { None };
     if options.json {
         for program in &programs {
             page::print_json_line(program)?;
+        }
+        if let Some(queue) = &queue {
+            page::print_json_line(&serde_json::json!({ "queue": queue }))?;
         }
         if programs.is_empty() {
             page::print_json_line(&Refused::because(NONE))?;
@@ -118,6 +123,9 @@ pub(crate) fn status(options: &StatusOptions) -> anyhow::Result<Ending> {
                 page.blank();
             }
         }
+    }
+    if let Some(queue) = &queue {
+        queue::describe(&mut page, queue);
     }
     page.print()?;
     Ok(Ending::Proved)

@@ -7,6 +7,7 @@ mod doctor;
 mod floor;
 mod helper;
 mod ps;
+mod queue;
 mod replay;
 mod run;
 mod started;

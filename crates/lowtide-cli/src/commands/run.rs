@@ -40,7 +40,7 @@ const ADOPT: &str = "adopt";
                   Programs that the loader gives no preload library (static ones, set-user-id ones) run as without \
                   lowtide.\n\n\
                   Examples:\n  lowtide run --idle 5m -- python serve.py\n  lowtide run --idle 5m --to suspend -- \
-                  python serve.py"
+                  python serve.py\n  lowtide run --share --priority batch -- python train.py"
 )]
 pub(crate) struct Options {
     /// Put the program to sleep when it has not used the device for so long: 30s, 5m, 1h. Without it, the
@@ -55,6 +55,25 @@ pub(crate) struct Options {
     /// or 999 for another reason than room, and the program stays asleep. Without it: 60s.
     #[arg(long, value_name = "TIME", value_parser = time)]
     wake_timeout: Option<String>,
+    /// Take turns with other programs that share the GPU: the program keeps its memory as long as nobody needs the room,
+    /// gives way when somebody does, also in the middle of its work, and waits where it finds no room itself.
+    /// `lowtide status` shows who has the room and who waits.
+    #[arg(long)]
+    share: bool,
+    /// How long a call of a program that shares waits for room; then it fails with the driver's out-of-memory error.
+    /// Without it: 10m.
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "share", conflicts_with = "wake_timeout")]
+    wait: Option<String>,
+    /// Whose wait ends first: `interactive` where a person waits for the answer, `batch` for work that can wait.
+    /// Waiting raises the class.
+    #[arg(
+        long,
+        value_name = "CLASS",
+        value_parser = ["interactive", "normal", "batch"],
+        default_value = "normal",
+        requires = "share"
+    )]
+    priority: String,
     /// Let the program sleep although something is in the way that `lowtide status` names: rdma, gdrcopy,
     /// cufile, ucx, nvshmem, mps, sync-memops, deepbind. Only if nothing but the program itself uses its memory.
     #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = obstacle)]
@@ -171,6 +190,20 @@ fn prepare(command: &mut Command, options: &Options, agent: &Path) -> anyhow::Re
     }
     if let Some(limit) = &options.wake_timeout {
         command.env("LOWTIDE_WAKE_TIMEOUT", limit);
+    }
+    if options.share {
+        let helper = Helper::new(PrivateFolder::of_user()?.path(), Helper::find_program(agent)?);
+        // Before the program starts, which then only connects; and what keeps it from starting is said here.
+        if let Err(error) = helper.connect() {
+            let error = anyhow!(error);
+            page::complain(&format!(
+                "warning: the program takes no turns with others for now: {error:#}"
+            ));
+        }
+        command.env("LOWTIDE_SHARE", "1").env("LOWTIDE_PRIORITY", &options.priority);
+    }
+    if let Some(limit) = &options.wait {
+        command.env("LOWTIDE_WAIT", limit);
     }
     if !options.despite.is_empty() {
         let words: Vec<&str> = options.despite.iter().map(|obstacle| obstacle.word()).collect();

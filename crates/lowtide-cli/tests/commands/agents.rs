@@ -102,6 +102,53 @@ fn run_with_idle_puts_it_to_sleep_by_itself() {
 }
 
 #[test]
+fn programs_that_share_take_turns_and_status_shows_who_waits() {
+    let world = World::new();
+    let settings = format!("idle_ms=3000,locks={}", world.folder().display());
+    let share = |class: &str| {
+        let mut command = lowtide(&world, &["run", "--share", "--priority", class, "--wait", "5m"]);
+        command.env("LOWTIDE_HELPER_PROGRAM", helper()).env("LOWTIDE_HELPER", &settings);
+        command.env("LOWTIDE_DOUBLE", "total=100MiB,reserved=2MiB,context=1MiB");
+        let mut program = world.spawn(command.arg("--").arg(client(Route::Dlsym)));
+        program.does("start");
+        program
+    };
+    let (mut first, mut second) = (share("batch"), share("interactive"));
+    first.does("alloc 0 54525952; write 0 5");
+    // The first one gives way, and then waits for one that is stopped.
+    second.does("alloc 0 52428800; write 0 6");
+    let kill = |signal: &str| Command::new("kill").args([signal, &second.pid()]).status();
+    assert!(kill("-STOP").expect("kill").success());
+    first.tell("check 0");
+    let status = |more: &[&str]| {
+        let mut command = lowtide(&world, &[&["status"], more].concat());
+        command.env("LOWTIDE_HELPER_PROGRAM", helper()).env("COLUMNS", "400");
+        String::from_utf8_lossy(&command.output().expect("lowtide runs").stdout).into_owned()
+    };
+    let has = format!("process {}", second.pid());
+    let began = Instant::now();
+    let text = loop {
+        let text = status(&[]);
+        if text.contains("waits 1.") && text.contains("stopped") {
+            break text;
+        }
+        assert!(began.elapsed() < LIMIT, "{text}");
+    };
+    for part in ["take turns", "98.0 MiB", "51.0 MiB", "wake", "interactive", &has] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let lines = status(&["--json"]);
+    let queue = lines.lines().find(|line| line.contains("\"queue\"")).expect("a line");
+    let queue: serde_json::Value = serde_json::from_str(queue).expect("JSON");
+    assert_eq!(queue["queue"]["waiters"][0]["pid"].to_string(), first.pid());
+    assert_eq!(queue["queue"]["waiters"][0]["limit_s"], 300.0);
+    assert!(kill("-CONT").expect("kill").success());
+    assert_eq!(first.answer(), "ok");
+    second.does("check 0");
+    first.does("check 0");
+}
+
+#[test]
 fn a_process_that_is_not_there_is_said_to_be_so() {
     let world = World::new();
     for verb in ["status", "sleep", "wake", "release"] {
@@ -154,6 +201,8 @@ fn run_refuses_words_that_it_does_not_know() {
     for (option, word, allowed) in [
         ("--despite", "everything", "gdrcopy"),
         ("--wake-timeout", "soon", "30s"),
+        ("--wait", "soon", "30s"),
+        ("--priority", "high", "interactive"),
         ("--idle", "soon", "is not a time"),
         ("--adopt", "everything", "autorag"),
         ("--adopt", "vlm", "docling-serve"),
