@@ -110,7 +110,9 @@ impl Talk {
     /// Says and hears until the connection ends.
     fn go_on(mut self) {
         loop {
-            if self.say().is_err() {
+            // Some may have come with the answer to joining.
+            let has_failed = self.lines.has_line() && self.hear().is_err();
+            if has_failed || self.say().is_err() {
                 return;
             }
             let limit = Timespec::try_from(TICK).ok();
