@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::{env, fs};
+use std::{fs, io};
 
 use lowtide_proto::Obstacle;
+use lowtide_types::variables;
 
 use crate::driver::library;
 use crate::settings;
@@ -119,18 +120,29 @@ pub(crate) fn seen() -> Vec<String> {
             found.push(name);
         }
     };
-    for path in open_files() {
-        let path = path.to_string_lossy();
-        for (start, obstacle) in DEVICES {
-            if path.starts_with(start) {
-                add(obstacle, &format!("{path} is open"));
+    // What cannot be read may be in the way.
+    let (open, mapped) = (open_files(), mapped_files());
+    for (start, obstacle) in DEVICES {
+        match &open {
+            Ok(paths) => {
+                for path in paths.iter().filter(|path| path.starts_with(start)) {
+                    add(obstacle, &format!("{path} is open"));
+                }
+            }
+            Err(error) => {
+                add(obstacle, &format!("whether {start} is open cannot be read: {error}"));
             }
         }
     }
-    for name in mapped_files() {
-        for (start, obstacle) in LIBRARIES {
-            if name.starts_with(start) {
-                add(obstacle, &format!("{name} is loaded"));
+    for (start, obstacle) in LIBRARIES {
+        match &mapped {
+            Ok(names) => {
+                for name in names.iter().filter(|name| name.starts_with(start)) {
+                    add(obstacle, &format!("{name} is loaded"));
+                }
+            }
+            Err(error) => {
+                add(obstacle, &format!("whether {start} is loaded cannot be read: {error}"));
             }
         }
     }
@@ -141,23 +153,29 @@ pub(crate) fn seen() -> Vec<String> {
         let name = name.rsplit('/').next().unwrap_or_default();
         add(Obstacle::Deepbind, &format!("{name} finds the driver past the agent"));
     }
-    let folder = env::var_os("CUDA_MPS_PIPE_DIRECTORY").map_or(MPS_FOLDER.into(), PathBuf::from);
+    let folder = variables::get("CUDA_MPS_PIPE_DIRECTORY").map_or(MPS_FOLDER.into(), PathBuf::from);
     if folder.join("control").exists() {
         add(Obstacle::Mps, &format!("{}/control exists", folder.display()));
     }
     found
 }
 
-/// Returns what the process has open; nothing where it cannot look.
-fn open_files() -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir("/proc/thread-self/fd") else { return Vec::new() };
-    entries.flatten().filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
+/// Returns what the process has open. What it closes meanwhile is left out.
+fn open_files() -> io::Result<Vec<String>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir("/proc/thread-self/fd")? {
+        match fs::read_link(entry?.path()) {
+            Ok(path) => paths.push(path.to_string_lossy().into_owned()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(paths)
 }
 
-/// Returns the names of the files that are mapped, among them all libraries that are loaded; none where the process
-/// cannot look.
-fn mapped_files() -> BTreeSet<String> {
-    let maps = fs::read("/proc/thread-self/maps").unwrap_or_default();
+/// Returns the names of the files that are mapped, among them all libraries that are loaded.
+fn mapped_files() -> io::Result<BTreeSet<String>> {
+    let maps = fs::read("/proc/thread-self/maps")?;
     let maps = String::from_utf8_lossy(&maps);
-    maps.lines().filter_map(|line| Some(line.rsplit_once('/')?.1.to_owned())).collect()
+    Ok(maps.lines().filter_map(|line| Some(line.rsplit_once('/')?.1.to_owned())).collect())
 }

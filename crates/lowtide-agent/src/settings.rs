@@ -1,4 +1,4 @@
-//! The variables that `lowtide run` sets for the agent. Each is read once: the program may change them later.
+//! The variables that `lowtide run` sets for the agent, as they were when the program initialised the driver.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -7,6 +7,7 @@ use lowtide::SystemClock;
 use lowtide_proto::Obstacle;
 use lowtide_proto::share::Priority;
 use lowtide_release::{Idle, IdleOptions, parse_time};
+use lowtide_types::variables;
 
 use crate::say::say;
 
@@ -18,21 +19,21 @@ const WAIT: Duration = Duration::from_secs(600);
 /// Returns whether `LOWTIDE_AGENT=off` turns the agent off.
 pub(crate) fn is_off() -> bool {
     static OFF: OnceLock<bool> = OnceLock::new();
-    *OFF.get_or_init(|| std::env::var_os("LOWTIDE_AGENT").is_some_and(|value| value == "off"))
+    *OFF.get_or_init(|| variables::get("LOWTIDE_AGENT").is_some_and(|value| value == "off"))
 }
 
 /// Returns whether the program takes turns with others, as `LOWTIDE_SHARE` says.
 pub(crate) fn shares() -> bool {
     static SHARES: OnceLock<bool> = OnceLock::new();
     *SHARES.get_or_init(|| {
-        let value = std::env::var_os("LOWTIDE_SHARE").unwrap_or_default();
+        let value = variables::get("LOWTIDE_SHARE").unwrap_or_default();
         !value.is_empty() && value != "0" && value != "off"
     })
 }
 
 /// Returns the class of the program's needs, as `LOWTIDE_PRIORITY` says.
 pub(crate) fn priority() -> Priority {
-    let Ok(text) = std::env::var("LOWTIDE_PRIORITY") else { return Priority::default() };
+    let Some(text) = variables::text("LOWTIDE_PRIORITY") else { return Priority::default() };
     text.parse().unwrap_or_else(|error| {
         say!("LOWTIDE_PRIORITY: {error}");
         Priority::default()
@@ -44,7 +45,7 @@ pub(crate) fn priority() -> Priority {
 pub(crate) fn wait() -> Duration {
     let (name, default) =
         if shares() { ("LOWTIDE_WAIT", WAIT) } else { ("LOWTIDE_WAKE_TIMEOUT", WAKE_TIMEOUT) };
-    let Ok(text) = std::env::var(name) else { return default };
+    let Some(text) = variables::text(name) else { return default };
     parse_time(&text).unwrap_or_else(|| {
         say!("{name}={text} is not a time such as 30s or 5m; the limit is {default:?}");
         default
@@ -54,10 +55,10 @@ pub(crate) fn wait() -> Duration {
 /// Returns whether an idle program is to be suspended, as `LOWTIDE_IDLE_TO` says.
 pub(crate) fn suspends_when_idle() -> bool {
     static SUSPENDS: OnceLock<bool> = OnceLock::new();
-    *SUSPENDS.get_or_init(|| match std::env::var("LOWTIDE_IDLE_TO").as_deref() {
-        Ok("suspend") => true,
-        Ok("sleep" | "") | Err(_) => false,
-        Ok(word) => {
+    *SUSPENDS.get_or_init(|| match variables::text("LOWTIDE_IDLE_TO").as_deref() {
+        Some("suspend") => true,
+        Some("sleep" | "") | None => false,
+        Some(word) => {
             say!("LOWTIDE_IDLE_TO={word}: it is `sleep` or `suspend`");
             false
         }
@@ -66,7 +67,7 @@ pub(crate) fn suspends_when_idle() -> bool {
 
 /// Returns the idle policy that `LOWTIDE_FREE_ON_IDLE` asks for, if any.
 pub(crate) fn idle_policy() -> Option<Idle> {
-    match IdleOptions::from_env(|name| std::env::var(name).ok()) {
+    match IdleOptions::from_env(variables::text) {
         Ok(options) if options.at_end => {
             say!("LOWTIDE_FREE_ON_IDLE=task: the agent does not see tasks; give a time such as 5m");
             None
@@ -85,7 +86,7 @@ pub(crate) fn idle_policy() -> Option<Idle> {
 pub(crate) fn is_ignored(obstacle: Obstacle) -> bool {
     static IGNORED: OnceLock<Vec<Obstacle>> = OnceLock::new();
     let ignored = IGNORED.get_or_init(|| {
-        let text = std::env::var("LOWTIDE_DESPITE").unwrap_or_default();
+        let text = variables::text("LOWTIDE_DESPITE").unwrap_or_default();
         let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
         let of = |word: &str| {
             let obstacle = word.parse();

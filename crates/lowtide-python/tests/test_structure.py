@@ -166,6 +166,18 @@ def test_a_circle_is_found(tmp_path: Path) -> None:
         assert_no_circle(python_imports(tmp_path))
 
 
+def test_what_an_agent_runs_leaves_the_environment_to_the_program() -> None:
+    """The program may set variables while a thread of the agent runs: then nobody may read them."""
+    used = ["lowtide-agent", *LAYERS[: LAYERS.index("lowtide-helper")]]
+    readers = {
+        path.name
+        for crate in used
+        for path in (CRATES[crate] / "src").rglob("*.rs")
+        if re.search(r"\benv::vars?\b|\bvars?_os\b", path.read_text().partition("#[cfg(test)]")[0])
+    }
+    assert readers == {"variables.rs"}
+
+
 FOR_TESTS = {"LOWTIDE_DOUBLE", "LOWTIDE_DOUBLE_STATE", "LOWTIDE_HELPER"}
 
 

@@ -17,6 +17,8 @@
 //! | [`Holder`] | a reference that keeps memory alive |
 //!
 //! Names that others chose are printed through [`printable()`].
+//!
+//! [`variables`] reads the environment, for all crates.
 
 mod bytes;
 mod claim;
@@ -32,6 +34,7 @@ mod rung;
 mod target;
 mod thread_marks;
 mod usage;
+pub mod variables;
 mod verdict;
 mod words;
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use lowtide_device::cuda::Driver;
 use lowtide_proto::{Answer, Ask, WITHOUT_GPU};
+use lowtide_types::variables;
 
 use crate::control::{arbiter, socket, waker, worker};
 use crate::driver::{calls, library};
@@ -33,6 +34,8 @@ pub(crate) fn start() {
         return;
     }
     STARTED.call_once(|| {
+        // Before a thread of ours runs beside the program's, which may set some.
+        variables::keep();
         let look_up = |name: &CStr| NonNull::new(library::look_up(name));
         // SAFETY: functions of the driver that the program has loaded and initialised; it is never unloaded.
         let driver = match unsafe { Driver::from_entry_points(look_up) } {

@@ -6,6 +6,7 @@ use std::mem::transmute;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 
+use lowtide_device::digest::Keys;
 use lowtide_device::{Error, Result};
 use lowtide_types::{Bytes, DeviceId};
 
@@ -41,6 +42,8 @@ pub(crate) fn prepare() {
     for row in rows {
         ENTRIES[row].real();
     }
+    // Drawn by a function of the C library that is looked up first.
+    Keys::of_this_process();
 }
 
 /// Calls a function of the driver that takes at most five words, and returns its code. The function ignores words

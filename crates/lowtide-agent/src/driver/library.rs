@@ -110,6 +110,11 @@ pub(crate) fn look_up(name: &CStr) -> *mut c_void {
     if driver.is_null() { ptr::null_mut() } else { real_dlsym(driver, name) }
 }
 
+/// Returns whether the program has loaded the driver.
+pub(crate) fn is_loaded() -> bool {
+    !driver().is_null()
+}
+
 /// Looks a function up that may be anywhere in the program.
 pub(crate) fn look_up_anywhere(name: &CStr) -> *mut c_void {
     real_dlsym(libc::RTLD_DEFAULT, name)

@@ -150,7 +150,8 @@ extern "C" fn of_driver(handle: *mut c_void, name: *const c_char) -> Answer {
 /// Returns our function for one of the driver's; the function itself where it is not the driver's.
 fn ours_for(name: &CStr, real: *mut c_void) -> *mut c_void {
     static ROWS: OnceLock<HashMap<usize, usize>> = OnceLock::new();
-    if real.is_null() {
+    // A program may find another library's function of such a name before it loads the driver.
+    if real.is_null() || !library::is_loaded() {
         return real;
     }
     let rows = ROWS.get_or_init(|| {

@@ -283,6 +283,16 @@ fn off_means_off_and_a_probe_finds_no_driver_where_there_is_none() {
 }
 
 #[test]
+fn another_function_of_such_a_name_may_be_found_before_the_driver_is_loaded() {
+    let world = World::new();
+    let mut command = world.command(program::client(Route::Dlsym));
+    let mut program = world.spawn(command.arg("dlsym").env("LD_PRELOAD", program::agent()));
+    program.does("early; start; alloc 0 4194304; write 0 5");
+    slept(&program);
+    program.does("check 0");
+}
+
+#[test]
 fn a_forked_child_passes_through() {
     let mut program = Program::start(Route::Dlsym);
     program.does("alloc 0 4194304; write 0 8; fork; fork 1");

@@ -57,6 +57,23 @@ fn a_library_that_is_only_loaded_is_no_obstacle() {
 }
 
 #[test]
+fn what_cannot_be_seen_may_be_in_the_way() {
+    let world = World::new();
+    let mut program = started(&world, &[]);
+    slept(&program);
+    // The connection that asks takes the last one.
+    program.does("check 0; no-files 1");
+    refuses(&program, "whether /dev/infiniband/ is open cannot be read: Too many open files");
+    refuses(&program, "whether libucp. is loaded cannot be read");
+    let all = ("LOWTIDE_DESPITE", "rdma,gdrcopy,cufile,ucx,nvshmem");
+    let mut program = started(&world, &[all]);
+    slept(&program);
+    program.does("check 0; no-files 1");
+    slept(&program);
+    program.does("check 0");
+}
+
+#[test]
 fn the_multi_process_service_is_named() {
     let world = World::new();
     let folder = world.folder().join("mps");

@@ -1,9 +1,9 @@
 //! Finding and loading a driver library.
 
-use std::env;
 use std::path::{Path, PathBuf};
 
 use libloading::Library;
+use lowtide_types::variables;
 
 use crate::facts::{Attempt, DriverLibrary};
 use crate::{Error, Result};
@@ -28,7 +28,7 @@ impl DriverLibrary {
     }
 
     fn candidates(self) -> Vec<PathBuf> {
-        match env::var_os(self.variable()) {
+        match variables::get(self.variable()) {
             Some(path) if !path.is_empty() => vec![path.into()],
             _ => self.names().iter().map(PathBuf::from).collect(),
         }

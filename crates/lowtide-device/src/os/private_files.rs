@@ -18,13 +18,13 @@
 //! # }
 //! ```
 
-use std::env;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use lowtide_types::variables;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
@@ -132,7 +132,7 @@ impl PrivateFolder {
     /// # Errors
     /// As [`PrivateFolder::create`].
     pub fn of_user() -> Result<PrivateFolder> {
-        let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let runtime = variables::get("XDG_RUNTIME_DIR").map(PathBuf::from);
         let runtime = runtime.filter(|path| path.is_absolute() && path.is_dir());
         let own = runtime.and_then(|path| PrivateFolder::create(&path.join("lowtide")).ok());
         let shared = || PathBuf::from(format!("/tmp/lowtide-{}", effective_user()));

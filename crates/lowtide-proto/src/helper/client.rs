@@ -15,8 +15,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use std::{env, fs, thread};
+use std::{fs, thread};
 
+use lowtide_types::variables;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process;
 
@@ -110,7 +111,7 @@ impl Helper {
     /// from this program. Reads the variables that the helper gets; starts nothing.
     pub fn new(folder: &Path, program: PathBuf) -> Helper {
         let kept = VARIABLES.iter().filter(|_| !is_privileged());
-        let variables = kept.filter_map(|name| Some(((*name).into(), env::var_os(name)?)));
+        let variables = kept.filter_map(|name| Some(((*name).into(), variables::get(name)?)));
         Helper { folder: folder.to_owned(), program, variables: variables.collect() }
     }
 
@@ -128,7 +129,7 @@ impl Helper {
     /// # Errors
     /// [`HelperError::NotInstalled`].
     pub fn find_program(beside: &Path) -> Result<PathBuf, HelperError> {
-        let named = env::var_os("LOWTIDE_HELPER_PROGRAM").filter(|_| !is_privileged());
+        let named = variables::get("LOWTIDE_HELPER_PROGRAM").filter(|_| !is_privileged());
         if let Some(program) = named {
             return Ok(program.into());
         }

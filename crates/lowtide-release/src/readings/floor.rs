@@ -4,12 +4,12 @@
 //! reads it from there and never measures one: a process that has a context cannot tell what it uses,
 //! and starting another one takes memory.
 
-use std::env;
 use std::path::PathBuf;
 
 use lowtide_device::nvml::Nvml;
 use lowtide_device::private_files::{PrivateFileError, PrivateFolder};
 use lowtide_device::{Bytes, DeviceInfo};
+use lowtide_types::variables;
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "floor.json";
@@ -77,7 +77,7 @@ impl Floor {
 /// absolute path.
 pub fn folder() -> Option<PathBuf> {
     let variable =
-        |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        |name: &str| variables::get(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")))?;
     Some(cache.join("lowtide"))
 }
