@@ -2,10 +2,11 @@
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -37,6 +38,19 @@ pub fn send(socket: &UnixStream, line: &str, descriptors: &[OwnedFd]) -> io::Res
         }
     }
     Ok(())
+}
+
+/// Moves a descriptor away from the numbers of standard input, output and error: a program that has closed those puts
+/// other files there, and what it writes to them is not ours.
+///
+/// # Errors
+/// Where this process may not have so many files open.
+pub fn apart<T: Into<OwnedFd> + From<OwnedFd>>(file: T) -> io::Result<T> {
+    let descriptor = file.into();
+    if descriptor.as_raw_fd() > 2 {
+        return Ok(descriptor.into());
+    }
+    Ok(fcntl_dupfd_cloexec(&descriptor, 3)?.into())
 }
 
 /// Receives one line of at most `most` bytes, and the descriptors that came with it, up to a moment.

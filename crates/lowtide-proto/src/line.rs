@@ -11,6 +11,8 @@ use std::time::Instant;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::Serialize;
 
+use crate::descriptors::apart;
+
 /// Returns a message as a line.
 pub(crate) fn line_of(data: &impl Serialize) -> String {
     // Plain data with names for keys: there is nothing that JSON could not hold.
@@ -119,7 +121,7 @@ fn connect_to(address: &SocketAddrUnix) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     net::connect(&socket, address)?;
-    let stream = UnixStream::from(socket);
+    let stream = apart(UnixStream::from(socket))?;
     // Reads and writes wait, each up to its limit.
     stream.set_nonblocking(false)?;
     Ok(stream)

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 use lowtide_device::private_files::PrivateFolder;
+use lowtide_proto::descriptors::apart;
 use lowtide_proto::line::{LineReader, SocketFile, at_socket, is_from_this_user};
 use lowtide_proto::{Answer, Ask, LINE_MOST, Request, socket_name};
 
@@ -50,7 +51,7 @@ fn listen() -> io::Result<(UnixListener, SocketFile)> {
     // A process of this number that ended has left it.
     folder.remove(&name).map_err(io::Error::other)?;
     let path = folder.path().join(name);
-    let listener = at_socket(&path, |path| UnixListener::bind(path))?;
+    let listener = apart(at_socket(&path, |path| UnixListener::bind(path))?)?;
     Ok((listener, SocketFile::of(path)))
 }
 
@@ -76,8 +77,8 @@ fn serve(placed: Option<&UnixListener>, mut named: Option<(UnixListener, SocketF
 }
 
 fn accept(socket: &UnixListener) {
-    match socket.accept() {
-        Ok((client, _)) => {
+    match socket.accept().and_then(|(client, _)| apart(client)) {
+        Ok(client) => {
             if std::panic::catch_unwind(|| answer(client)).is_err() {
                 obstacles::add_panic();
             }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use std::{io, mem};
 
 use lowtide_device::nvml::Nvml;
+use lowtide_proto::descriptors::apart;
 use lowtide_proto::share::{self, ToArbiter};
 use lowtide_proto::{Answer, Ask, Woken};
 use lowtide_types::Bytes;
@@ -161,7 +162,7 @@ impl Room {
             nvml: Nvml::kept().ok(),
             table: Mutex::new(table),
             changed: Condvar::new(),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            bell: apart(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)?,
             orders: AtomicU32::new(0),
             is_waking: AtomicBool::new(false),
             staying: Mutex::default(),

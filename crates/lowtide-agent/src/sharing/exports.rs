@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use lowtide_device::process_tree;
-use lowtide_proto::descriptors::send;
+use lowtide_proto::descriptors::{apart, send};
 use lowtide_proto::line::LineReader;
 use lowtide_proto::{LINE_MOST, ShareAnswer, ShareAsk};
 use lowtide_types::{Bytes, DeviceId};
@@ -68,7 +68,7 @@ impl Exports {
     pub(crate) fn listen(&self) -> io::Result<UnixListener> {
         let place = Place(random()[0] as u32);
         let address = SocketAddr::from_abstract_name(place.name())?;
-        let listener = UnixListener::bind_addr(&address)?;
+        let listener = apart(UnixListener::bind_addr(&address)?)?;
         self.place.get_or_init(|| place);
         Ok(listener)
     }
@@ -96,7 +96,7 @@ impl Exports {
         let connection = self.connections.fetch_add(1, Relaxed);
         let Ok(peer) = rustix::net::sockopt::socket_peercred(client) else { return };
         let pid = peer.pid.as_raw_nonzero().get().cast_unsigned();
-        let process = process_tree::open(pid);
+        let process = process_tree::open(pid).and_then(|process| apart(process).ok());
         let answered = self.answer_all(memory, client, process.as_ref(), (connection, pid));
         if answered.is_err() {
             // It cannot ask any more, and may still have memory open.

@@ -380,6 +380,8 @@ int main(int count, char **arguments) {
             for (int i = 0; i < (int)a; i++) if ((all[i] = dup(0)) < 0) code = -7;
             for (int i = 0; i < (int)a; i++) close(all[i]);
         }
+        if (!strcmp(word, "close-file")) code = close((int)a);
+        if (!strcmp(word, "is-no-file")) code = dup((int)a) < 0 ? 0 : -6;
         if (!strcmp(word, "no-files")) {  // Uses all up but so many.
             int last = 0;
             for (int next; (next = dup(0)) >= 0;) last = next;

@@ -74,6 +74,15 @@ fn a_suspended_program_needs_no_file_to_come_back() {
 }
 
 #[test]
+fn the_place_of_a_standard_stream_that_a_daemon_has_closed_stays_free() {
+    let world = World::new();
+    let mut program = started(&world, &[]);
+    program.does("close-file 2");
+    suspended(&program);
+    program.does("is-no-file 2; check 0; is-no-file 2");
+}
+
+#[test]
 fn virtual_memory_of_a_suspended_program_comes_back_and_can_be_given_back() {
     let world = World::new();
     let mut program = started(&world, &[]);

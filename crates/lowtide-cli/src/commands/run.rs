@@ -31,6 +31,10 @@ use crate::text::page;
 const AGENT: &str = "liblowtide_agent.so";
 /// The folder beside the agent whose `sitecustomize.py` adopts projects in Python programs.
 const ADOPT: &str = "adopt";
+/// What stands before the agent's version in the output of the process that tries it.
+const AGENT_VERSION: &str = "lowtide's agent: ";
+/// The options of `AddressSanitizer`.
+const SANITIZER: &str = "ASAN_OPTIONS";
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -121,7 +125,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     command.args(&options.command[1..]);
     let without = match find_agent().and_then(|agent| Ok((checked(&agent)?, agent))) {
         Ok((preloaded, agent)) => {
-            prepare(command.env("LD_PRELOAD", preloaded), options, &agent)?;
+            command.env("LD_PRELOAD", preloaded).env(SANITIZER, sanitizer_options());
+            prepare(&mut command, options, &agent)?;
             String::new()
         }
         Err(error) if options.without_agent_if_broken => {
@@ -218,17 +223,19 @@ fn prepare(command: &mut Command, options: &Options, agent: &Path) -> anyhow::Re
     Ok(())
 }
 
-/// Returns what is to be preloaded: the agent, before the libraries that are preloaded already. Sees first that the
-/// loader takes it, in a process of its own, because a loader that does not goes on without.
+/// Returns what is to be preloaded: the agent, behind the libraries that are preloaded already, which see the program's
+/// calls as they do without it. Sees first that the loader takes it, in a process of its own, because a loader that does
+/// not goes on without.
 fn checked(agent: &Path) -> anyhow::Result<OsString> {
-    let mut all = OsString::from(without_separators(agent)?);
-    if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+    let mut all = env::var_os("LD_PRELOAD").unwrap_or_default();
+    if !all.is_empty() {
         all.push(OsStr::new(":"));
-        all.push(others);
     }
+    all.push(without_separators(agent)?);
     ensure!(is_whole(agent)?, "the agent cannot be loaded: {} is cut off", agent.display());
     let mut trial = Command::new(env::current_exe().context("finding this program")?);
-    let tried = trial.arg("agent-version").env("LD_PRELOAD", &all).env("LOWTIDE_AGENT", "off");
+    trial.arg("agent-version").env("LD_PRELOAD", &all).env("LOWTIDE_AGENT", "off");
+    let tried = trial.env(SANITIZER, sanitizer_options());
     // A process that ignores SIGCHLD cannot wait for a child. The program gets what was set before.
     // SAFETY: no other thread waits for a child here.
     let of_children = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
@@ -236,11 +243,14 @@ fn checked(agent: &Path) -> anyhow::Result<OsString> {
     // SAFETY: as it was before.
     unsafe { libc::signal(libc::SIGCHLD, of_children) };
     let tried = tried?;
-    let (found, said) =
+    let (output, said) =
         (String::from_utf8_lossy(&tried.stdout), String::from_utf8_lossy(&tried.stderr));
-    let (found, own, agent) = (found.trim(), env!("CARGO_PKG_VERSION"), agent.display());
+    // Other libraries may print something, too, or end the process with a code of theirs.
+    let found = output.split_once(AGENT_VERSION).and_then(|(_, rest)| rest.lines().next());
+    let (found, own, agent) =
+        (found.unwrap_or_default(), env!("CARGO_PKG_VERSION"), agent.display());
     ensure!(
-        tried.status.success() && !found.is_empty(),
+        !found.is_empty(),
         "the agent cannot be loaded: {agent} ({}): {}; install lowtide again",
         tried.status,
         said.trim()
@@ -250,6 +260,17 @@ fn checked(agent: &Path) -> anyhow::Result<OsString> {
         "the agent {agent} is of version {found}, and this program of {own}; install both together"
     );
     Ok(all)
+}
+
+/// Returns the options of a sanitizer that the program may be linked with. It ends a program in which another library is
+/// loaded before its own, as every preloaded one is, unless they say that this is meant.
+fn sanitizer_options() -> OsString {
+    let mut all = OsString::from("verify_asan_link_order=0");
+    if let Some(others) = env::var_os(SANITIZER) {
+        all.push(OsStr::new(":"));
+        all.push(others);
+    }
+    all
 }
 
 /// Returns whether a library is as long as its header says. The table of its sections is its end; the loader would
@@ -276,7 +297,7 @@ pub(crate) fn print_agent_version() -> Ending {
         let version: extern "C" fn() -> *const c_char = unsafe { std::mem::transmute(found) };
         // SAFETY: a constant of the agent.
         let version = unsafe { CStr::from_ptr(version()) };
-        println!("{}", version.to_string_lossy());
+        println!("{AGENT_VERSION}{}", version.to_string_lossy());
     }
     Ending::Proved
 }

@@ -5,6 +5,7 @@
 pub(crate) mod program;
 
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
@@ -406,6 +407,38 @@ fn an_agent_that_does_not_load_is_told_before_the_program_starts() {
         assert!(said.contains("runs without lowtide") && said.contains(words), "{said}");
         assert_eq!((done.status.code(), &*done.stdout), (Some(0), &b"it ran\n"[..]), "{said}");
     }
+}
+
+/// Compiles a C source in the folder of a test's machine.
+fn compiled(world: &World, name: &str, source: &str, options: &[&str]) -> PathBuf {
+    let (to, from) = (world.folder().join(name), world.folder().join("source.c"));
+    std::fs::write(&from, source).unwrap();
+    let mut compiler = Command::new("cc");
+    assert!(compiler.args(options).arg("-o").args([&to, &from]).status().unwrap().success());
+    to
+}
+
+#[test]
+fn libraries_that_a_person_preloads_come_first_and_may_print() {
+    let world = World::new();
+    let source = "#include <stdio.h>\n__attribute__((destructor)) static void end(void) { puts(\"it ends\"); }";
+    let own = compiled(&world, "own.so", source, &["-shared", "-fPIC"]);
+    let mut command = lowtide(&world, &["run", "--", "sh", "-c", "echo $LD_PRELOAD"]);
+    let done = command.env("LD_PRELOAD", &own).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    let both = format!("{}:{}\n", own.display(), agent().display());
+    assert_eq!(said, both, "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[test]
+fn a_program_with_a_sanitizer_runs() {
+    let world = World::new();
+    let source = "#include <stdio.h>\nint main(void) { puts(\"it ran\"); return 0; }";
+    let program = compiled(&world, "program", source, &["-fsanitize=address"]);
+    let mut command = lowtide(&world, &["run", "--"]);
+    let done = command.arg(program).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert_eq!((done.status.code(), &*done.stdout), (Some(0), &b"it ran\n"[..]), "{said}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Finding and loading a driver library.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use libloading::Library;
 use lowtide_types::variables;
@@ -35,12 +36,17 @@ impl DriverLibrary {
     }
 }
 
+static LOADED: Mutex<Vec<&'static Library>> = Mutex::new(Vec::new());
+
 /// Loads a library and never unloads it: a driver has threads and exit handlers of its own.
 #[allow(unsafe_code, reason = "loads a shared object")]
 pub(crate) fn load(path: &Path) -> std::result::Result<&'static Library, String> {
     // SAFETY: loading runs the library's initialisers; a driver's are what every CUDA program runs.
     let library = unsafe { Library::new(path) }.map_err(|error| reason(&error))?;
-    Ok(Box::leak(Box::new(library)))
+    let library: &'static Library = Box::leak(Box::new(library));
+    // Reachable, so that no tool for leaks in the program takes it for one.
+    LOADED.lock().unwrap_or_else(PoisonError::into_inner).push(library);
+    Ok(library)
 }
 
 fn reason(error: &libloading::Error) -> String {

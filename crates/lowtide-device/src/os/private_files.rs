@@ -21,12 +21,13 @@
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use lowtide_types::variables;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 /// An error of a private folder or of a file in it.
 #[derive(Debug, thiserror::Error)]
@@ -97,7 +98,7 @@ impl PrivateFolder {
     pub fn open(path: &Path) -> Result<Option<PrivateFolder>> {
         check_way(path)?;
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let folder = match rustix::fs::open(path, flags, Mode::empty()).map(File::from) {
+        let folder = match rustix::fs::open(path, flags, Mode::empty()).and_then(apart) {
             Ok(folder) => folder,
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(failed("opening", path)(error)),
@@ -241,8 +242,14 @@ impl PrivateFolder {
 
     fn open_at(&self, name: &str, flags: OFlags) -> rustix::io::Result<File> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        openat(&self.folder, one_name(name)?, flags, Mode::RUSR | Mode::WUSR).map(File::from)
+        openat(&self.folder, one_name(name)?, flags, Mode::RUSR | Mode::WUSR).and_then(apart)
     }
+}
+
+/// Returns a file by a number that no standard stream has: a program that has closed its own puts other files there.
+fn apart(file: OwnedFd) -> rustix::io::Result<File> {
+    let is_standard = file.as_raw_fd() <= 2;
+    Ok(if is_standard { fcntl_dupfd_cloexec(&file, 3)? } else { file }.into())
 }
 
 /// Returns the effective user of this process.

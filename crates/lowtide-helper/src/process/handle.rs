@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use lowtide_device::private_files::effective_user;
 use lowtide_device::process_tree;
@@ -186,10 +187,23 @@ pub fn is_stopped(pid: u32) -> bool {
 
 fn is_frozen(pid: u32) -> bool {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    let unified = groups.lines().find_map(|line| line.strip_prefix("0::"));
-    unified.is_some_and(|group| {
-        let events = fs::read_to_string(format!("/sys/fs/cgroup{group}/cgroup.events"));
-        events.is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
+    is_frozen_in(&groups, Path::new("/sys/fs/cgroup"))
+}
+
+/// Returns whether one of a process's control groups is frozen: that of version 2, or the one for freezing of version 1.
+fn is_frozen_in(groups: &str, mounted: &Path) -> bool {
+    groups.lines().any(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(kinds), Some(group)) = (parts.next(), parts.next()) else { return false };
+        let has = |file: &str, word: &str| {
+            let path = format!("{}{group}/{file}", mounted.join(kinds).display());
+            fs::read_to_string(path).is_ok_and(|text| text.lines().any(|line| line == word))
+        };
+        match kinds {
+            "" => has("cgroup.events", "frozen 1"),
+            "freezer" => has("freezer.state", "FROZEN"),
+            _ => false,
+        }
     })
 }
 
@@ -242,6 +256,26 @@ mod tests {
         let own =
             ProcessHandle::find(Target::of(this).expect("it runs")).expect_err("this process");
         assert_eq!(own, Refusal::Helper { pid: this });
+    }
+
+    #[test]
+    fn a_frozen_control_group_is_found_in_both_versions() {
+        let mounted = tempfile::tempdir().expect("a folder");
+        let state = |file: &str, text: &str| {
+            let path = mounted.path().join(file);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            fs::write(path, text).expect("a file");
+        };
+        let is_frozen = |groups: &str| is_frozen_in(groups, mounted.path());
+        let (both, other) = ("9:memory:/a\n7:freezer:/a/b\n0::/c\n", "7:freezer:/nowhere\n0::/\n");
+        state("freezer/a/b/freezer.state", "THAWED\n");
+        state("c/cgroup.events", "populated 1\nfrozen 0\n");
+        assert!(!is_frozen(both) && !is_frozen(other));
+        state("freezer/a/b/freezer.state", "FROZEN\n");
+        assert!(is_frozen(both) && !is_frozen(other));
+        state("freezer/a/b/freezer.state", "THAWED\n");
+        state("c/cgroup.events", "populated 1\nfrozen 1\n");
+        assert!(is_frozen(both) && !is_frozen(other));
     }
 
     #[test]

@@ -25,6 +25,7 @@ use super::messages::{
     Answer, Ask, Greeting, LINE_MOST, PROGRAM, Request, TRIAL_LIMIT, VERSION, socket_name,
 };
 use super::refusal::Refusal;
+use crate::descriptors::apart;
 use crate::line::{LineReader, connect, is_from_this_user};
 use crate::share::Join;
 
@@ -187,6 +188,7 @@ impl Helper {
     fn start(&self, deadline: Instant) -> Result<Option<Connection>, HelperError> {
         let failed = |source| HelperError::NotStarted { program: self.program.clone(), source };
         let (stream, theirs) = UnixStream::pair().map_err(failed)?;
+        let stream = apart(stream).map_err(failed)?;
         let mut command = Command::new(&self.program);
         command.arg(&self.folder).env_clear().envs(self.variables.iter().cloned());
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
