@@ -29,6 +29,8 @@ use crate::share::{Arbiter, Event, MemberId};
 const TICK: Duration = Duration::from_millis(50);
 /// The time for which a connection may be silent: an agent that nobody asks says nothing.
 const SILENCE: Duration = Duration::from_secs(24 * 3600);
+/// The time that programs have to report before the queue is answered without them.
+const REPORTS: Duration = Duration::from_millis(200);
 /// The time in which the arbiter's thread answers.
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -135,6 +137,8 @@ struct Thread {
     arbiter: Arbiter,
     members: BTreeMap<MemberId, Member>,
     numbers: FreeNumbers,
+    /// Those who wait for the queue, and since when.
+    askers: Vec<(Duration, Sender<Result<Queue, Refusal>>)>,
     began: Instant,
     is_ended: bool,
 }
@@ -145,6 +149,7 @@ impl Thread {
             arbiter: Arbiter::new(expected),
             members: BTreeMap::new(),
             numbers: FreeNumbers::default(),
+            askers: Vec::new(),
             began: Instant::now(),
             is_ended: false,
         }
@@ -153,7 +158,8 @@ impl Thread {
     /// Serves until nobody can send messages any more.
     fn run(mut self, messages: &Receiver<Message>) {
         loop {
-            let limit = if self.arbiter.is_asked() { TICK } else { SILENCE };
+            let is_asked = self.arbiter.is_asked() || !self.askers.is_empty();
+            let limit = if is_asked { TICK } else { SILENCE };
             match messages.recv_timeout(limit) {
                 Ok(message) => self.take(message),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -165,6 +171,7 @@ impl Thread {
             if self.arbiter.is_asked() {
                 self.decide();
             }
+            self.answer_askers();
         }
     }
 
@@ -192,16 +199,27 @@ impl Thread {
                 self.members.clear();
             }
             Message::Queue(sender) => {
-                let pids = self.pids();
-                let numbers = self.numbers.read(&pids);
-                // Its asker may be gone.
-                let _sent = sender.send(numbers.map(|numbers| self.arbiter.queue(now, &numbers)));
+                let looks = self.arbiter.look_at_all(now);
+                self.tell(looks);
+                self.askers.push((now, sender));
             }
         }
     }
 
-    fn pids(&self) -> Vec<u32> {
-        self.members.values().map(|member| member.target.pid).collect()
+    /// Answers those who asked for the queue, once programs have reported what they have now, or have not.
+    fn answer_askers(&mut self) {
+        let now = self.now();
+        let is_known = |(asked, _): &(Duration, _)| {
+            now >= *asked + REPORTS || self.arbiter.has_heard_all_since(*asked)
+        };
+        let askers = std::mem::take(&mut self.askers).into_iter();
+        let (known, early): (Vec<_>, _) = askers.partition(is_known);
+        self.askers = early;
+        for (_, asker) in known {
+            let numbers = self.numbers.read(&self.members.values().map(pid).collect::<Vec<_>>());
+            // Whoever asked may be gone.
+            let _sent = asker.send(numbers.map(|numbers| self.arbiter.queue(now, &numbers)));
+        }
     }
 
     fn decide(&mut self) {
@@ -210,13 +228,25 @@ impl Thread {
             self.arbiter.hear(self.now(), id, event);
         }
         // Without numbers nothing is granted; the next look may have some.
-        let Ok(numbers) = self.numbers.read(&self.pids()) else { return };
-        for (id, line) in self.arbiter.decide(self.now(), &numbers) {
+        let Ok(numbers) = self.numbers.read(&self.members.values().map(pid).collect::<Vec<_>>())
+        else {
+            return;
+        };
+        let told = self.arbiter.decide(self.now(), &numbers);
+        self.tell(told);
+    }
+
+    fn tell(&self, lines: Vec<(MemberId, ToAgent)>) {
+        for (id, line) in lines {
             if let Some(member) = self.members.get(&id) {
                 member.tell(&line);
             }
         }
     }
+}
+
+fn pid(member: &Member) -> u32 {
+    member.target.pid
 }
 
 impl Member {

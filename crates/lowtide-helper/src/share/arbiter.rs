@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lowtide_proto::helper::Target;
-use lowtide_proto::share::{Join, Need, Queue, ToArbiter};
+use lowtide_proto::share::{Join, Need, Queue, ToAgent, ToArbiter};
 
 use super::amounts::Amounts;
 use super::member::{Member, MemberId};
@@ -139,6 +139,21 @@ impl Arbiter {
 
     fn waits_of(&mut self, id: MemberId, ticket: u64) -> impl Iterator<Item = &mut Waiting> {
         self.waits.iter_mut().filter(move |wait| wait.member == id && wait.need.ticket == ticket)
+    }
+
+    /// Asks every program for a report.
+    pub fn look_at_all(&mut self, now: Duration) -> Vec<(MemberId, ToAgent)> {
+        let asked = self.members.iter_mut().filter(|(_, member)| member.can_be_asked());
+        let asked = asked.map(|(id, member)| {
+            member.asked(now);
+            (*id, ToAgent::Look)
+        });
+        asked.collect()
+    }
+
+    /// Returns whether every program has reported since a moment.
+    pub fn has_heard_all_since(&self, moment: Duration) -> bool {
+        self.members.values().all(|member| member.reported >= moment && member.report.is_some())
     }
 
     /// Returns whether a call waits or holds a lease: then [`Arbiter::decide`] is to be called after each event,
