@@ -113,7 +113,7 @@ impl Arbiter {
         if self.members.get(&self.waits[index].member)?.is_deaf(now) {
             return None;
         }
-        let extra = self.waits[index].extra(&self.members, self.without);
+        let extra = self.room_of(&self.waits[index]);
         if turn.later.covers(&extra) {
             self.grant_or_wait(now, index, extra, turn);
             return None;
@@ -129,24 +129,30 @@ impl Arbiter {
         turn.taken.insert(wait.member);
         // Nobody is granted something while its memory leaves: what it has is not certain.
         let is_settled = member.order.is_none() && !self.room.is_lent_to(wait.member);
-        if is_settled
-            && !self.is_about_to_grow(now, &extra)
-            && now >= wait.retry_at
-            && turn.now.covers(&extra)
-        {
+        let wake = member.wake();
+        let mut can_be_granted = is_settled && now >= wait.retry_at && turn.now.covers(&extra);
+        if can_be_granted {
+            let since = *self.waits[index].room_since.get_or_insert(now);
+            can_be_granted = !self.is_about_to_grow(now, since, &extra);
+        } else {
+            self.waits[index].room_since = None;
+        }
+        if can_be_granted {
             self.grant(now, index, extra, turn);
         } else {
-            let reason = words::for_orders(&self.members, &extra, member.wake());
+            let reason = words::for_orders(&self.members, &extra, wake);
             self.tell(index, reason, turn);
         }
     }
 
-    /// Returns whether memory is leaving devices that a call needs and has not been for long. A number of the middle of
-    /// that could not show later that the grant was used, and the next call would wait for [`super::LATE`].
-    fn is_about_to_grow(&self, now: Duration, extra: &Amounts) -> bool {
+    /// Returns whether memory was leaving devices that a call needs when there was room for it, and has not been for
+    /// long. A number of the middle of that could not show later that the grant was used, and the next call would
+    /// wait for [`super::LATE`].
+    fn is_about_to_grow(&self, now: Duration, room_since: Duration, extra: &Amounts) -> bool {
         let mut orders = self.members.values().filter_map(|member| member.order.as_ref());
         orders.any(|order| {
-            now < order.given + SOON
+            order.given <= room_since
+                && now < order.given + SOON
                 && extra.iter().any(|(uuid, bytes)| bytes > 0 && order.gain.at(uuid) > 0)
         })
     }

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use lowtide_types::Bytes;
+
 use super::amounts::{Amounts, signed, unsigned};
 use super::arbiter::Arbiter;
 use super::member::{Member, MemberId};
@@ -20,16 +22,18 @@ impl Arbiter {
             let Some(device) = self.room.devices.get(uuid) else {
                 return Some((format!("the driver does not report GPU {uuid}"), true));
             };
-            let most = signed(device.capacity.saturating_sub(device.reserve()));
+            // It can free nothing and try again: its wake is never too large for the device that it came from.
+            let is_away = self.members.get(&wait.member).is_some_and(Member::is_away);
+            let reserve = if is_away { Bytes::ZERO } else { device.reserve() };
+            let most = signed(device.capacity.saturating_sub(reserve));
             let (wanted, of_device) = (unsigned(bytes), unsigned(most));
             if bytes > most && self.without != Some(Rule::WholeNeeds) {
                 let why =
                     format!("{wanted} needed on GPU {uuid}, which has {of_device} for programs");
                 return Some((why, true));
             }
-            // Memory of a program that has not reported counts as nobody's, for a moment. And a program that is off
-            // the device can free nothing and try again: it waits until the others end.
-            let is_away = self.members.get(&wait.member).is_some_and(Member::is_away);
+            // Memory of a program that has not reported counts as nobody's, for a moment. And one that is off the
+            // device waits until the others end.
             if is_away || self.members.values().any(|member| member.report.is_none()) {
                 continue;
             }
@@ -44,6 +48,20 @@ impl Arbiter {
             }
         }
         None
+    }
+
+    /// Returns the room that a call waits for. A program took the reserve where it did not have to ask: its wake may
+    /// take it again, and waits for the rest.
+    pub(super) fn room_of(&self, wait: &Waiting) -> Amounts {
+        let mut room = wait.extra(&self.members, self.without);
+        let Some(member) = self.members.get(&wait.member).filter(|it| it.is_away()) else {
+            return room;
+        };
+        for (uuid, device) in &self.room.devices {
+            let most = signed(device.capacity.saturating_sub(device.reserve()));
+            room.put(uuid, room.at(uuid).min(most - member.held().at(uuid)));
+        }
+        room.positive()
     }
 
     /// Returns the memory of a device that nobody can move, for a call of this program.

@@ -23,6 +23,8 @@ pub(super) struct Waiting {
     pub(super) retry_at: Duration,
     /// The moment since which it can never have its room, by the numbers.
     pub(super) hopeless_since: Option<Duration>,
+    /// The moment since which there has been room for it.
+    pub(super) room_since: Option<Duration>,
     /// What its program was told last.
     pub(super) told: Option<Wait>,
 }
@@ -40,6 +42,7 @@ impl Waiting {
             is_granted: false,
             retry_at: now,
             hopeless_since: None,
+            room_since: None,
             told: None,
         }
     }

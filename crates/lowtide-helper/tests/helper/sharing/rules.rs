@@ -218,6 +218,30 @@ fn caches_come_first_and_contexts_where_they_are_all_that_is_missing() {
 }
 
 #[test]
+fn what_a_program_took_without_asking_comes_back_though_the_reserve_is_in_it() {
+    let asleep = Report { state: State::Asleep, ..report(0, true) };
+    let mut table = Table::new(TWO, &asleep, [CAPACITY, CAPACITY]);
+    table.now = seconds(3.0);
+    table.need(0, [CAPACITY, 0], true);
+    assert!(is_granted(&table.decide(), 0));
+}
+
+#[test]
+fn a_grant_waits_for_an_order_that_is_about_to_end_and_for_no_later_one() {
+    let mut table = Table::new(TWO, &report(60, true), [40, 100]);
+    table.now = seconds(3.0);
+    table.need(1, [70, 0], true);
+    table.decide();
+    table.say(0, ToArbiter::Report(report(60, true)));
+    let told = table.decide();
+    assert!(told.iter().any(|(id, said)| *id == 0 && matches!(said, ToAgent::Give(_))), "{told:?}");
+    table.free = [75, 100];
+    assert!(!is_granted(&table.decide(), 1), "more of it is on its way");
+    table.now += seconds(1.0);
+    assert!(is_granted(&table.decide(), 1), "it takes long");
+}
+
+#[test]
 fn a_used_lease_counts_until_the_driver_shows_it() {
     let mut table = Table::new(THREE, &report(0, true), [100, 100]);
     table.now = seconds(3.0);
