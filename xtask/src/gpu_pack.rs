@@ -38,6 +38,7 @@ const SCRIPTS: [&str; 17] = [
     "every_quiet.py",
     "misuse.py",
     "sharing.py",
+    "share.py",
     "programs.py",
     "suspend.py",
     "tag.py",
