@@ -119,7 +119,7 @@ WHERE_REGISTERED = {
     ),
     "a_hook_of_a_node": (
         "shop.loss (hooks of MulBackward0)[",
-        "shop'].loss.grad_fn.register_hook(",
+        "shop'].loss.grad_fn … hooks[",
     ),
     "a_method_that_was_replaced": ("shop.Model.forward", "].Model.forward = sys.modules['shop']"),
     "a_profile_function": ("sys.getprofile()", "sys.setprofile(None)"),
