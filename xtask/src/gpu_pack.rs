@@ -23,7 +23,7 @@ const COMMIT: &str = "commit.txt";
 const AGENT: &str = "liblowtide_agent.so";
 /// `lowtide` finds the helper, which suspends others, beside itself.
 const PROGRAMS: [&str; 3] = ["lowtide", "lowtide-bench", "lowtide-helper"];
-const SCRIPTS: [&str; 17] = [
+const SCRIPTS: &[&str] = &[
     "run.sh",
     "python.sh",
     "storm.sh",
