@@ -73,6 +73,10 @@ impl Room {
         let table = self.table();
         let wait = table.waits.get(&ticket)?;
         let all = |one: &Holding| {
+            // The helper keeps a margin beside what the process had.
+            if let Some(need) = agent.suspension.need_on(&one.uuid) {
+                return (one.uuid.clone(), need);
+            }
             let staying = one.staying.max(kept.get(&one.uuid).copied().unwrap_or_default());
             let memory =
                 if wait.back == Some(Ask::Resume) { Bytes::ZERO } else { one.resident + one.back };

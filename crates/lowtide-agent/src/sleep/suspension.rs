@@ -150,6 +150,16 @@ impl Suspension {
         self.before().as_ref().map(|before| Status { is_suspended: true, ..before.status.clone() })
     }
 
+    /// Returns the room without which the helper does not bring the process back to a device; `None` where it is not
+    /// suspended, or had nothing there.
+    pub(crate) fn need_on(&self, uuid: &str) -> Option<Bytes> {
+        let before = self.before();
+        let before = before.as_ref().filter(|_| gate::is_suspended())?;
+        let all = before.needs.iter().chain(&before.maps);
+        Some(all.filter(|need| need.uuid == uuid).map(|need| need.bytes).sum())
+            .filter(|sum| *sum > Bytes::ZERO)
+    }
+
     /// Takes the process off its devices. It sleeps, and the gate is closed to every call.
     ///
     /// # Errors

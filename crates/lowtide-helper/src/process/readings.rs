@@ -13,8 +13,10 @@ use crate::share::{DeviceFree, Other};
 
 /// The number of tries to get readings that match.
 const TRIES: usize = 5;
-/// The memory that is to be free beside what a process needs, if as much was free when it left.
+/// The memory that is to be free beside what a process needs, if as much was free when it left. Of a small device a
+/// sixteenth.
 const MARGIN: Bytes = Bytes::mib(64);
+const MARGIN_PART: u64 = 16;
 /// The difference between two readings that means nothing: small memory of drivers and displays.
 const NOISE: Bytes = Bytes::mib(16);
 
@@ -81,7 +83,8 @@ impl Reading {
         let need = |device: &&DeviceReading| {
             let usage = device.usage;
             let used = device.memory_of(pid).unwrap_or_else(|| usage.in_use());
-            DeviceBytes { uuid: device.uuid.clone(), bytes: used + MARGIN.min(usage.free) }
+            let margin = MARGIN.min(usage.free).min(Bytes(device.capacity().0 / MARGIN_PART));
+            DeviceBytes { uuid: device.uuid.clone(), bytes: used + margin }
         };
         self.devices_of(pid).iter().map(need).collect()
     }
