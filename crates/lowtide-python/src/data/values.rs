@@ -120,6 +120,7 @@ wrapper! {
     /// Says who holds something.
     #[new]
     #[pyo3(signature = (path, holds, *, count=1, bytes=None, cut=None, by_hand=None, number=None, together=None))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         path: String,
         holds: String,
