@@ -1,0 +1,80 @@
+"""`python -m lowtide.ray status`: what the programs of every node have on its devices.
+
+Connects to the cluster of `RAY_ADDRESS`, or to the one of this machine. A node that has no lowtide, or whose actor
+does not answer, is listed with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from .._native import printable
+from .cluster import nodes, on_nodes
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Prints the view of the cluster. Returns 0, or 3 if there is no cluster."""
+    parser = argparse.ArgumentParser(prog="python -m lowtide.ray", description=__doc__)
+    parser.add_argument("command", choices=["status"], help="what to do")
+    parser.add_argument("--address", default="auto", help="the address of the cluster")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON for each node")
+    options = parser.parse_args(arguments)
+    try:
+        import ray
+
+        ray.init(options.address, log_to_driver=False, logging_level="error")
+    except (ImportError, ConnectionError) as failure:
+        print(f"lowtide: there is no cluster to look at: {failure}", file=sys.stderr)
+        return 3
+    view = look()
+    for node, known in view.items():
+        if options.json:
+            print(json.dumps({"node": node, **known}))
+        else:
+            print("\n".join(_lines(node, known)))
+    return 0
+
+
+def look() -> dict[str, dict[str, Any]]:
+    """Returns what each node that lives says of its devices and programs, or why it does not, by node id."""
+    living = nodes()
+    answers = on_nodes("look", {node: () for node in living})
+    return {
+        node: {"reason": str(answer).splitlines()[0]} if isinstance(answer, Exception) else answer
+        for node, answer in answers.items()
+    }
+
+
+def _lines(node: str, known: dict[str, Any]) -> list[str]:
+    lines = [f"node {node[:8]} {known.get('host', '')}".rstrip()]
+    if known.get("reason"):
+        lines.append(f"  {printable(known['reason'])}")
+    states = {program["pid"]: _state(program) for program in known.get("programs", [])}
+    for device in known.get("devices", []):
+        used, total = device["total_bytes"] - device["free_bytes"], device["total_bytes"]
+        lines.append(f"  {device['id'] or device['uuid']}: {_mib(used)} of {_mib(total)} in use")
+        for process in device["processes"]:
+            pid, command = process["pid"], process["identity"].get("command", "")
+            state = states.pop(pid, "not started by `lowtide run`")
+            lines.append(f"    process {pid}, {_mib(process['bytes'])}, {state}: {command[:80]}")
+    lines += [f"  process {pid}: {state}" for pid, state in states.items()]
+    return lines
+
+
+def _state(program: dict[str, Any]) -> str:
+    if program["agent"] is None:
+        return printable(program["reason"])
+    if program["is_suspended"]:
+        return "suspended"
+    return "asleep" if program["is_asleep"] else "awake"
+
+
+def _mib(bytes_: int | None) -> str:
+    return "unknown" if bytes_ is None else f"{bytes_ >> 20} MiB"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

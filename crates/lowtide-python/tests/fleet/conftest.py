@@ -1,0 +1,14 @@
+"""A cluster of Ray with three nodes for each file of tests, and `--long`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from nodes import Fleet, started
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with started(tmp_path_factory.mktemp("fleet")) as fleet:
+        yield fleet
