@@ -39,6 +39,7 @@ const SCRIPTS: &[&str] = &[
     "misuse.py",
     "sharing.py",
     "share.py",
+    "rl.py",
     "programs.py",
     "suspend.py",
     "tag.py",

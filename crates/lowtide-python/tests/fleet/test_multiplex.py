@@ -36,7 +36,10 @@ class Model:
 
 
 class Sleeper(Model):
-    def sleep(self) -> None:
+    async def sleep(self) -> None:
+        # Requests come while it leaves.
+        self.is_open = False
+        await asyncio.sleep(0.002)
         self.close()
 
     async def wake_up(self) -> None:
@@ -97,6 +100,7 @@ def test_no_model_leaves_while_a_request_uses_it(measured: Any, cls: type[Model]
     chance, replica = random.Random(seed), measured(cls)
 
     async def request(name: str, by_await: bool) -> None:
+        await asyncio.sleep(chance.random())
         if by_await:
             model = await replica.get_model(name)
             await asyncio.sleep(chance.random() / 500)
@@ -108,7 +112,7 @@ def test_no_model_leaves_while_a_request_uses_it(measured: Any, cls: type[Model]
 
     async def all_of_them() -> None:
         names = ["a-10", "b-10", "c-15", "d-20", "e-30", "f-5"]
-        wanted = [request(chance.choice(names), chance.random() < 0.5) for _ in range(100)]
+        wanted = [request(chance.choice(names), chance.random() < 0.5) for _ in range(400)]
         await asyncio.wait_for(asyncio.gather(*wanted), 120)
 
     asyncio.run(all_of_them())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
@@ -57,3 +58,21 @@ def test_a_function_that_does_not_return_once_is_refused() -> None:
         lowtide.ray.task(to="1 GiB")(values)
     with pytest.raises(ValueError, match="size"):
         lowtide.ray.task(to="much")
+
+
+def test_kept_workers_do_not_grow(fleet: Fleet, is_long: bool) -> None:
+    def after(count: int) -> tuple[int, int]:
+        """Runs tasks one by one. Returns the process, and its host memory in KiB."""
+        pid = next(reversed([ray.get(task.remote(8, seed)) for seed in range(count)]))
+        with open(f"/proc/{pid}/status") as status:
+            (line,) = [line for line in status if line.startswith("VmRSS")]
+        return pid, int(line.split()[1])
+
+    task, count = task_of(), 10_000 if is_long else 200
+    first = after(count // 10)
+    last = after(count)
+    print(f"{count} tasks: {first[1]} KiB, then {last[1]} KiB")
+    assert first[0] == last[0], "one worker did all of them"
+    assert last[1] < first[1] + (16 << 10)
+    (device,) = json.loads(fleet.lowtide(0, "ps", "--json"))["devices"]
+    assert {process["pid"]: process["bytes"] for process in device["processes"]}[last[0]] == 1 << 20

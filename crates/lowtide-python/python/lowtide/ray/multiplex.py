@@ -130,8 +130,13 @@ class Models:
         entry = self._entries[name]
         before = own_bytes()
         if hasattr(entry.model, "sleep") and hasattr(entry.model, "wake_up"):
-            await _called(entry.model.sleep)
+            # Before it leaves: who wants it meanwhile waits for the turn.
             entry.is_asleep = True
+            try:
+                await _called(entry.model.sleep)
+            except BaseException:
+                entry.is_asleep = False
+                raise
         else:
             del self._entries[name]
             close = getattr(entry.model, "close", None)
