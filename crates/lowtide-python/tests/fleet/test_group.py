@@ -12,6 +12,7 @@ from typing import Any
 import lowtide.ray
 import pytest
 from card import Holder, TorchHolder
+from lowtide.ray import cluster
 from nodes import Fleet
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: `pip install ray[serve]`")
@@ -118,6 +119,22 @@ def test_a_busy_actor_does_not_hold_up_a_sleep(group: lowtide.ray.Group) -> None
     assert group.sleep().is_done
     assert ray.wait([resting], timeout=0)[0] == []
     ray.get(resting)
+
+
+def test_a_node_is_asked_once_for_all_its_actors(
+    group: lowtide.ray.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    ask = cluster.on_nodes
+
+    def counted(method: str, calls: Any) -> Any:
+        asked.append(len(calls))
+        return ask(method, calls)
+
+    monkeypatch.setattr(cluster, "on_nodes", counted)
+    for count in (1, 3, 6):
+        lowtide.ray.Group(group.actors[:count]).sleep()
+    assert asked == [1, 3, 3]
 
 
 def test_release_sleeps_only_who_has_more(group: lowtide.ray.Group) -> None:

@@ -65,8 +65,7 @@ def test_all_or_none_while_anybody_is_killed(fleet: Fleet, is_long: bool) -> Non
         for number, actor in enumerate(actors):
             lost = kill in ("raylet", "node") and places[number] == places[at]
             if lost or (kill in ("actor", "worker") and number == at):
-                with pytest.raises(ray.exceptions.RayActorError):
-                    ray.get(actor.check.remote(), timeout=120)
+                assert _ends(actor), f"{kill} has not ended actor {number}"
                 proof = lowtide.ray.ended(actor, wait="30s")
                 # Of a machine without a node, nobody can say.
                 assert proof.verdict in ("released", "unverified") and not proof.holders, proof
@@ -90,9 +89,24 @@ def _kill(fleet: Fleet, what: str, actor: Any, pid: int, node: int, wait_s: floa
     elif what == "node actor":
         ray.kill(lowtide.ray.cluster.node_actor(fleet.id_of(node)))
     elif what == "raylet":
-        fleet.handles[node].all_processes["raylet"][0].process.kill()
+        raylet = fleet.handles[node].all_processes["raylet"][0].process
+        raylet.kill()
+        # One that nobody waits for leaves its workers for half a minute.
+        raylet.wait()
     elif what == "node":
         fleet.cluster.remove_node(fleet.handles[node], allow_graceful=False)
+
+
+def _ends(actor: Any) -> bool:
+    """Waits until an actor does not answer any more. Until then it answers right."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        try:
+            assert ray.get(actor.check.remote(), timeout=120) == 16 * MIB
+        except ray.exceptions.RayActorError:
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def _lives(actor: Any) -> bool:

@@ -57,7 +57,7 @@ def _lines(node: str, known: dict[str, Any]) -> list[str]:
         used, total = device["total_bytes"] - device["free_bytes"], device["total_bytes"]
         lines.append(f"  {device['id'] or device['uuid']}: {_mib(used)} of {_mib(total)} in use")
         for process in device["processes"]:
-            pid, command = process["pid"], process["identity"].get("command", "")
+            pid, command = process["pid"], process.get("command", "")
             state = states.pop(pid, "not started by `lowtide run`")
             lines.append(f"    process {pid}, {_mib(process['bytes'])}, {state}: {command[:80]}")
     lines += [f"  process {pid}: {state}" for pid, state in states.items()]

@@ -15,7 +15,7 @@ from typing import Any
 
 from .._native import parse_bytes, parse_seconds
 from . import sleepable
-from .cluster import UP, Member, MemberReceipt, ask_members, members, node_actor, nodes
+from .cluster import UP, Member, MemberReceipt, ask_members, members, node_actor
 
 Gated = Callable[[Any, float], bool]
 GRACE_S = 5.0
@@ -76,7 +76,7 @@ class Group:
         self.actors = list(actors)
         self._wait_s = parse_seconds(wait)
         # Made now, side by side: the first call would wait for a process to start on each node.
-        for node in nodes():
+        for node in {one.node for one in members(self.actors) if one.state == UP}:
             node_actor(node)
 
     def sleep(self) -> GroupReceipt:
