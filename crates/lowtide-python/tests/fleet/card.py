@@ -16,10 +16,10 @@ MIB = 1 << 20
 class Card:
     """Device memory of this process, in blocks, each full of bytes that a seed tells."""
 
-    def __init__(self, mib: int, seed: int, blocks: int = 2, holds_lock: bool = False) -> None:
+    def __init__(self, mib: float, seed: int, blocks: int = 2, holds_lock: bool = False) -> None:
         # `PyDLL` keeps the interpreter's lock during a call, as some frameworks do.
         self._cuda: Any = (ctypes.PyDLL if holds_lock else ctypes.CDLL)("libcuda.so.1")
-        self._seed, self._size = seed, mib * MIB // blocks
+        self._seed, self._size = seed, int(mib * MIB) // blocks
         context, self._at = ctypes.c_void_p(), []
         self._call("cuInit", 0)
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)

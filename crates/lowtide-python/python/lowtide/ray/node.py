@@ -34,14 +34,14 @@ class Node:
         self, question: str, workers: list[int], wait_s: float, to_bytes: int | None = None
     ) -> list[dict[str, Any]]:
         """Asks all agents of these workers at once. Returns an outcome for each worker."""
-        until = time.monotonic() + wait_s
+        began, until = time.perf_counter(), time.monotonic() + wait_s
         programs: dict[int, list[dict[str, Any]]] = {worker: [] for worker in workers}
         for program in _programs():
             programs.get(_worker_of(program["pid"]) or 0, []).append(program)
         words = [question] if to_bytes is None else [question, "--to", f"{to_bytes}B"]
         with ThreadPoolExecutor(max(len(workers), 1)) as threads:
             outcomes = [
-                threads.submit(_of_worker, worker, programs[worker], words, until)
+                threads.submit(_of_worker, worker, programs[worker], words, until, began)
                 for worker in workers
             ]
             return [outcome.result() for outcome in outcomes]
@@ -122,9 +122,8 @@ def _programs() -> list[dict[str, Any]]:
 
 
 def _of_worker(
-    worker: int, programs: list[dict[str, Any]], words: list[str], until: float
+    worker: int, programs: list[dict[str, Any]], words: list[str], until: float, began: float
 ) -> dict[str, Any]:
-    began = time.perf_counter()
     # Those without an agent yet have made no CUDA call: nothing of theirs is on a device.
     with_agent = [program["pid"] for program in programs if program["agent"] is not None]
     with ThreadPoolExecutor(max(len(with_agent), 1)) as threads:
