@@ -14,8 +14,7 @@ from pathlib import Path
 
 import lowtide
 import pytest
-from lowtide import _adopt
-from lowtide import _adopt as watching
+from lowtide import _adopt, _adopt as watching
 
 STARTUP = Path(__file__).parent.parent / "adopt"
 

@@ -13,9 +13,7 @@ import pytest
 import torch as real_torch
 from kernel import has_accelerator
 from lowtide import _native
-from lowtide._devices import choose, cuda_pools
-from lowtide._devices import cpu as cpu_device
-from lowtide._devices import cuda as cuda_device
+from lowtide._devices import choose, cpu as cpu_device, cuda as cuda_device, cuda_pools
 from lowtide._devices.accelerator import AcceleratorDevice
 from lowtide._devices.choose import device_of
 from lowtide._devices.cpu import CpuDevice

@@ -14,11 +14,10 @@ from lowtide import _native
 
 
 def test_every_public_name_is_there_and_documented() -> None:
-    for name in lowtide.__all__:
-        found = getattr(lowtide, name)
-        if name != "__version__":
-            assert (found.__doc__ or "").strip(), f"{name} says nothing"
-    assert set(lowtide.__all__) <= set(dir(lowtide))
+    public = {name for name in dir(lowtide) if name[0] != "_"} - {"annotations", "TYPE_CHECKING"}
+    assert len(public) > 50
+    for name in public:
+        assert (getattr(lowtide, name).__doc__ or "").strip(), f"{name} says nothing"
 
 
 def test_every_class_of_the_native_part_is_wrapped_or_public() -> None:

@@ -22,114 +22,74 @@ if not getattr(_sys, "_is_gil_enabled", lambda: True)() or "t" in getattr(_sys, 
         " the interpreter's lock, which they do not have. Use an ordinary build of the same version."
     )
 
-from ._idle.gate import Gate
-from ._idle.idle import Idle, Work, idle
+# `X as X`: these names are public.
+from ._idle.gate import Gate as Gate
+from ._idle.idle import Idle as Idle, Work as Work, idle as idle
 from ._native import (
-    AgentError,
-    AgentStatus,
-    Busy,
-    Claim,
-    Holder,
-    Ledger,
-    LedgerKind,
-    LedgerLine,
-    Reading,
-    Receipt,
-    Restored,
-    RungReceipt,
-    StageReport,
-    StagesReport,
-    TagError,
-    TagStatus,
-    Touch,
-    Trend,
-    WouldNotFit,
-    __version__,
+    AgentError as AgentError,
+    AgentStatus as AgentStatus,
+    Busy as Busy,
+    Claim as Claim,
+    Holder as Holder,
+    Ledger as Ledger,
+    LedgerKind as LedgerKind,
+    LedgerLine as LedgerLine,
+    Reading as Reading,
+    Receipt as Receipt,
+    Restored as Restored,
+    RungReceipt as RungReceipt,
+    StageReport as StageReport,
+    StagesReport as StagesReport,
+    TagError as TagError,
+    TagStatus as TagStatus,
+    Touch as Touch,
+    Trend as Trend,
+    WouldNotFit as WouldNotFit,
+    __version__ as __version__,
 )
-from ._release.release import empty_device_cache, release, restore, shutdown
-from ._release.testing import assert_released
+from ._release.release import (
+    empty_device_cache as empty_device_cache,
+    release as release,
+    restore as restore,
+    shutdown as shutdown,
+)
+from ._release.testing import assert_released as assert_released
 from ._runtime import has_exit_begun
-from ._stages.contract import Releasable, after_inference, releases, tasks
-from ._stages.stage import Stage, Stages, stage
+from ._stages.contract import (
+    Releasable as Releasable,
+    after_inference as after_inference,
+    releases as releases,
+    tasks as tasks,
+)
+from ._stages.stage import Stage as Stage, Stages as Stages, stage as stage
 
 if TYPE_CHECKING:
-    from . import asgi, compat
-    from ._adopt import Adopted, adopt
-    from ._release.plan import Audit, audit
-    from ._rungs.registry import register_cache, register_model, register_session
-    from ._sleep.sleep import Ahead, ahead, sleep, status, suspend, wake
-    from ._sleep.tag import Tag, discard, tag, tags
-    from ._why.answer import Answer
-    from ._why.mark import Mark, mark
-    from ._why.plan import cut
-    from ._why.why import why
-    from ._worker.worker import Worker, WorkerError, WorkerTraceback
-
-__all__ = [
-    "Adopted",
-    "AgentError",
-    "AgentStatus",
-    "Ahead",
-    "Answer",
-    "Audit",
-    "Busy",
-    "Claim",
-    "Gate",
-    "Holder",
-    "Idle",
-    "Ledger",
-    "LedgerKind",
-    "LedgerLine",
-    "Mark",
-    "Reading",
-    "Receipt",
-    "Releasable",
-    "Restored",
-    "RungReceipt",
-    "Stage",
-    "StageReport",
-    "Stages",
-    "StagesReport",
-    "Tag",
-    "TagError",
-    "TagStatus",
-    "Touch",
-    "Trend",
-    "Work",
-    "Worker",
-    "WorkerError",
-    "WorkerTraceback",
-    "WouldNotFit",
-    "__version__",
-    "adopt",
-    "after_inference",
-    "ahead",
-    "asgi",
-    "assert_released",
-    "audit",
-    "compat",
-    "cut",
-    "discard",
-    "empty_device_cache",
-    "idle",
-    "mark",
-    "register_cache",
-    "register_model",
-    "register_session",
-    "release",
-    "releases",
-    "restore",
-    "shutdown",
-    "sleep",
-    "stage",
-    "status",
-    "suspend",
-    "tag",
-    "tags",
-    "tasks",
-    "wake",
-    "why",
-]
+    from . import asgi as asgi, compat as compat
+    from ._adopt import Adopted as Adopted, adopt as adopt
+    from ._release.plan import Audit as Audit, audit as audit
+    from ._rungs.registry import (
+        register_cache as register_cache,
+        register_model as register_model,
+        register_session as register_session,
+    )
+    from ._sleep.sleep import (
+        Ahead as Ahead,
+        ahead as ahead,
+        sleep as sleep,
+        status as status,
+        suspend as suspend,
+        wake as wake,
+    )
+    from ._sleep.tag import Tag as Tag, discard as discard, tag as tag, tags as tags
+    from ._why.answer import Answer as Answer
+    from ._why.mark import Mark as Mark, mark as mark
+    from ._why.plan import cut as cut
+    from ._why.why import why as why
+    from ._worker.worker import (
+        Worker as Worker,
+        WorkerError as WorkerError,
+        WorkerTraceback as WorkerTraceback,
+    )
 
 _LAZY = {
     name: module
@@ -192,4 +152,4 @@ _start_by_environment()
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_LAZY, *_MODULES})

@@ -41,8 +41,7 @@ def adopt(adopted: Adopted) -> None:
 
 def register() -> None:
     """The entry point `sglang.srt.plugins`: adopts SGLang if LOWTIDE_ADOPT names it, else nothing."""
-    from . import adopt as adopt_project
-    from . import is_wanted
+    from . import adopt as adopt_project, is_wanted
 
     if is_wanted("sglang"):
         adopt_project("sglang")

@@ -66,8 +66,7 @@ def _scoped(original: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
         is_ours = getattr(config, "sleep_mode_backend", None) == NAME
         if not (is_ours and config.enable_sleep_mode):
             return original(worker, tag)
-        from .._sleep.tag import tag as scope
-        from .._sleep.tag import tags
+        from .._sleep.tag import tag as scope, tags
 
         if tag == "weights" and any(one.name == tag and one.bytes for one in tags()):
             raise RuntimeError(

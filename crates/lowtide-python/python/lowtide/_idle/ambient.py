@@ -13,8 +13,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from .._devices.choose import device_of, tell_of_none
-from .._native import AgentError, agent_status
-from .._native import Idle as NativeIdle
+from .._native import AgentError, Idle as NativeIdle, agent_status
 from .._release.releasers import releaser_for
 from .._runtime.log import log_summary, logger
 from .._runtime.torch import absent, torch

@@ -11,8 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from .._devices.choose import device_of, tell_of_none
-from .._native import AgentError, Working, agent_suspend, parse_bytes
-from .._native import Idle as NativeIdle
+from .._native import AgentError, Idle as NativeIdle, Working, agent_suspend, parse_bytes
 from .._release.releasers import releaser_for
 from .._runtime import has_exit_begun
 from .._runtime.log import log_restored, log_summary, logger

@@ -13,8 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .._devices.choose import device_of, tell_of_none
-from .._native import Stages as NativeStages
-from .._native import empty_receipt, parse_seconds
+from .._native import Stages as NativeStages, empty_receipt, parse_seconds
 from .._release.releasers import releaser_for
 from .._release.teardown import drop_without_device, libraries_with_groups, teardown_of
 from .._runtime import has_exit_begun

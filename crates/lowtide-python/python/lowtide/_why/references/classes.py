@@ -25,12 +25,12 @@ from .spelling import (
     ended_thread,
     is_cached,
     is_override,
+    member as member_reach,
     set_attribute,
     set_member,
     without_initializer,
     wrapped,
 )
-from .spelling import member as member_reach
 
 _DEL = "del {path}"
 _HEAP_TYPE = 1 << 9
