@@ -7,6 +7,7 @@ text.
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from logging import Logger
 
     from .._native import Receipt, Restored
+
+
+_unverified: set[str | None] = set()
+"""The devices of which an idle release was unverified."""
 
 
 def logger() -> Logger:
@@ -56,8 +61,8 @@ def tell(text: str) -> None:
     logger().warning("%s", text)
 
 
-def log_release(receipt: Receipt, line: str | None = None) -> Receipt:
-    """Logs a release and returns its receipt. `line` replaces the usual line."""
+def log_release(receipt: Receipt, line: str | None = None, most: int = sys.maxsize) -> Receipt:
+    """Logs a release, at this level at most, and returns its receipt. `line` replaces the usual line."""
     if has_exit_begun():
         return receipt
     from logging import DEBUG
@@ -66,18 +71,22 @@ def log_release(receipt: Receipt, line: str | None = None) -> Receipt:
     if log.isEnabledFor(DEBUG):
         for rung in receipt.rungs:
             log.debug("%s", rung, extra={"lowtide_rung": rung.rung})
-    if log.isEnabledFor(receipt.log_level):
-        log.log(receipt.log_level, "%s", receipt.log_text(line), extra=numbers(receipt))
+    level = min(receipt.log_level, most)
+    if log.isEnabledFor(level):
+        log.log(level, "%s", receipt.log_text(line), extra=numbers(receipt))
     return receipt
 
 
 def log_summary(receipt: Receipt) -> Receipt:
-    """Logs an idle release: its line, and the lines Before, After and Freed (R32)."""
+    """Logs an idle release: its line, and the lines Before, After and Freed (R32). What no number shows here is
+    warned of once."""
     if has_exit_begun():
         return receipt
     from logging import INFO
 
-    log_release(receipt)
+    log_release(receipt, most=INFO if receipt.device in _unverified else sys.maxsize)
+    if receipt.verdict == "unverified":
+        _unverified.add(receipt.device)
     log = logger()
     if log.isEnabledFor(INFO):
         for line in receipt.summary().splitlines():
