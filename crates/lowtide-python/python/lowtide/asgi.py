@@ -7,10 +7,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from ._devices.choose import device_of, why_none
-from ._idle.idle import Idle as Switch
-from ._idle.idle import Work, idle, is_on
-from ._runtime.log import tell
+from ._devices.choose import device_of, tell_of_none
+from ._idle.idle import Idle as Switch, Work, idle, is_on
 from ._runtime.torch import torch
 from ._runtime.waiting import in_thread
 
@@ -44,7 +42,7 @@ class Idle:
         self._looks = is_on(after, to)
         device_of(device)  # Refused now rather than by each request.
         self._idle: Switch | None = None
-        self._missed = 0
+        self._missed = False
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serves one request, one WebSocket, or the lifespan of the server."""
@@ -109,7 +107,7 @@ class Idle:
         if ended is not None:
             ended.leave()
         elif self._looks:
-            self._missed, self._looks = self._missed + 1, torch() is None
             # The first task may import torch later on. A torch without a device gets none.
-            if self._missed == 2 or (self._missed == 1 and not self._looks):
-                tell(f"free on idle frees nothing in this server: {why_none()}")
+            self._looks, has_missed, self._missed = torch() is None, self._missed, True
+            if has_missed or not self._looks:
+                tell_of_none("lowtide.asgi.Idle")

@@ -19,6 +19,7 @@ from typing import Any
 
 from .._native import DroppedReference, HeapPath, Holder, plan_shutdown
 from .._runtime.data import Data, counted, holds_nothing, mib
+from .._runtime.heap import alive, weakly
 from .._runtime.torch import torch
 from .._why.alone import EXAMINING
 from .._why.memory.probe import have_own_memory
@@ -115,8 +116,8 @@ def _plan(owners: list[object], named: Mapping[int, tuple[str, ...]]) -> Plan:
     del question, places, given
     made = Plan(_variable(owners[0]) if found.is_alone else _name(found.path, owners[0]))
     made.freed_bytes = found.freed_bytes
-    made.tensors = _weak(found.tensors)
-    made.stays = _weak(found.stays)
+    made.tensors = weakly(found.tensors)
+    made.stays = weakly(found.stays)
     drops = list(found.drops)
     del found
     # Others may have the memory by tensors of their own: `detach()`, an array of numpy.
@@ -221,21 +222,6 @@ def _variable(owner: object) -> str:
                     return f"{begin}{name}.{attribute}"
         frame = frame.f_back
     return kept
-
-
-def _weak(objects: list[object]) -> list[weakref.ref[object]]:
-    found = []
-    for one in objects:
-        try:
-            found.append(weakref.ref(one))
-        except TypeError:
-            continue  # Whether it survives cannot be seen; the driver's number shows it.
-    return found
-
-
-def alive(references: list[weakref.ref[object]]) -> list[object]:
-    """Returns the objects that are still there."""
-    return [one for one in (reference() for reference in references) if one is not None]
 
 
 def putting_back(holder: object, held: object) -> Callable[[], bool] | None:

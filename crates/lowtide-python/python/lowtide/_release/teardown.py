@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .._devices.device import Device
-    from .._native import Holder
-    from .._native import _DropStep as DropStep
+    from .._native import Holder, _DropStep as DropStep
     from .._rungs.hook import Hook
 
 _WORTH_BYTES = 1 << 20
@@ -50,9 +49,10 @@ def teardown_of(objects: list[object], device: Device | None) -> Teardown:
     """Returns what is cut for some objects, wrappers first."""
     if not objects:
         return Teardown([], None, 0, [], False)
+    from .._runtime.heap import alive
     from .._why.memory.probe import bytes_on
     from .._why.why import here, holders
-    from .plan import alive, plan
+    from .plan import plan
 
     # A class that says what it releases loses those attributes, in that order, and no others.
     named = {id(one): names for one in objects if (names := names_of(type(one)))}

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from .._devices.device import Device
 from .._native import HookPoint, Touch, led_to, referents
 from .._runtime.frames import clear_frames
-from .._runtime.heap import objects_of
+from .._runtime.heap import alive, objects_of, weakly
 from .._runtime.torch import Torch, absent, torch
 from .._why.memory.probe import bytes_on, candidate_types
 from .._why.references.functions import LruCache as Wrapper
@@ -176,10 +176,10 @@ def lru_caches() -> list[Any]:
     """
     global _known
     references, (before, weak) = sys.getrefcount(Wrapper), _known
-    caches = [one for one in (reference() for reference in weak) if one is not None]
+    caches = alive(weak)
     if before != references or len(caches) != len(weak):
         caches = [one for one in objects_of(Wrapper) if type(one) is Wrapper]
-        _known = references, [weakref.ref(one) for one in caches]
+        _known = references, weakly(caches)
     return caches
 
 

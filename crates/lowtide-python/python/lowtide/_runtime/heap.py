@@ -11,9 +11,10 @@ import gc
 import sys
 import types
 import weakref
+from collections.abc import Iterable
 from typing import Any, ClassVar, Final, TypeVar
 
-from .._native import frozen_mortals, is_frozen, objects_of_type
+from .._native import frozen_mortals, objects_of_type
 
 _T = TypeVar("_T")
 IMMORTAL: Final[object] = int.__mro__
@@ -76,12 +77,20 @@ def objects_of(kind: type[_T]) -> list[_T]:
     return objects_of_type(Interpreter, kind, [*known, IMMORTAL])
 
 
-def expression_for_all(*needed: object) -> str:
-    """Returns the expression for all objects, as a person would type it. Frozen objects are not among those that the
-    collector lists, so they are unfrozen first if one of them is needed."""
-    if any(is_frozen(Interpreter, one) for one in needed):
-        return "(gc.unfreeze() or gc.get_objects())"
-    return "gc.get_objects()"
+def weakly(objects: Iterable[object]) -> list[weakref.ref[object]]:
+    """Returns weak references to those objects of which there can be some."""
+    found = []
+    for one in objects:
+        try:
+            found.append(weakref.ref(one))
+        except TypeError:
+            continue
+    return found
+
+
+def alive(references: list[weakref.ref[object]]) -> list[object]:
+    """Returns the objects that are still there."""
+    return [one for one in (reference() for reference in references) if one is not None]
 
 
 def frozen_count() -> int:

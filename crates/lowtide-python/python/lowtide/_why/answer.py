@@ -72,7 +72,6 @@ class Cut(Data):
     number: int | None = None
     _apply: Callable[[Sequence[Cut]], int] | None = None
     _keys: Keys = frozenset()
-    _exit_call: int | None = None
     _unfreezes: bool = False
     _pieces: frozenset[int] = frozenset()
 
@@ -104,9 +103,15 @@ class Cut(Data):
             return self._sentence(_SHOWN_STEPS)
         if self.steps[0].by_hand and len(self.steps) == 1:
             return f"lowtide.cut({self.number}), or by hand: {shorten(self.steps[0].action)}"
-        dropped = [shorten(step.path) for step in self.steps[:_SHOWN_STEPS]]
-        more = len(self.steps) - len(dropped)
-        dropped += [f"{more:,} more"] if more else []
+        by_place: dict[str, list[str]] = {}
+        for step in self.steps:
+            by_place.setdefault(step.path.rpartition("[")[0] or step.path, []).append(step.path)
+        dropped = [
+            shorten(paths[0]) if len(paths) == 1 else f"{len(paths)} entries of {shorten(place)}"
+            for place, paths in by_place.items()
+        ]
+        more = len(dropped) - _SHOWN_STEPS
+        dropped[_SHOWN_STEPS:] = [f"{more:,} more"] if more > 0 else []
         is_task = any(CANCELLED in step.action for step in self.steps)
         verb = "cancels the task:" if is_task else "drops"
         return f"lowtide.cut({self.number})  # {verb} {', '.join(dropped)}"
@@ -168,20 +173,19 @@ class Held(Data):
         what = f"{shorten(self.path)} ({self.type}{pieces})"
         if self.in_graph and not self.path.startswith(GRAPH_OF):
             what += f", held by the {GRAPH_OF}{shorten(self._graph())}"
-        to_do = shorten(self.by_hand or "")
-        if self.cuts:
-            number, code = self.cuts[0].number, self.cuts[0]._text()
-            to_do = code if number is None else f"lowtide.cut({number})"
-            to_do += f"  # or {code}" if to_do not in code and len(code) <= _SHORT_CODE else ""
-        return mib(self.bytes), what, to_do
+        to_do, number = self.remedy(), self.cuts[0].number if self.cuts else None
+        return (
+            mib(self.bytes),
+            what,
+            f"lowtide.cut({number})" if number and len(to_do) > _SHORT_CODE else to_do,
+        )
 
     def remedy(self) -> str:
-        """Returns what to type, or what a person does, as one sentence."""
+        """Returns what to type, or what a person does."""
         if not self.cuts:
             return shorten(self.by_hand or "")
         cut = self.cuts[0]
-        number = f"  # cut {cut.number}" if cut.code is not None and cut.number else ""
-        return f"{cut._text()}{number}"
+        return f"{cut.code}  # cut {cut.number}" if cut.code and cut.number else cut._text()
 
     def lines(self) -> list[str]:
         """Returns the object, its other paths, and its cuts, as lines of text."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
-
-from .._runtime.heap import objects_of
+from .._runtime.heap import alive, objects_of, weakly
 from .._runtime.torch import torch
 from .memory.probe import probe
 
@@ -13,17 +11,13 @@ class Mark:
     """The memory in use when `lowtide.mark()` was called, for `why(since=mark)`. It keeps nothing alive."""
 
     def __init__(self) -> None:
-        self._known: list[weakref.ref[object]] = []
-        for one in _listed():
-            try:
-                self._known.append(weakref.ref(one))
-            except TypeError:
-                continue  # It has no weak references, and counts as new.
+        # One without weak references counts as new.
+        self._known = weakly(_listed())
 
     def grown(self, device: str | None) -> tuple[list[object], int]:
         """Returns the objects that hold memory of a device which none of the known objects has, and its
         bytes."""
-        known = [one for one in (reference() for reference in self._known) if one is not None]
+        known = alive(self._known)
         # Addresses are used again: what counts is where the known ones are now.
         old = {memory.key for memory in probe(known) if memory is not None}
         seen = {id(one) for one in known}

@@ -19,7 +19,6 @@ from .naming.cuts import NamedStep, ReferenceKey, in_order
 from .naming.found import Naming
 from .plan import Plans, plans
 from .question import Question, caller_scope
-from .rare import cancel
 from .references.look import AnyDict, full_type_name, type_name
 from .references.reference import Reference
 
@@ -123,9 +122,6 @@ class _Asking:
                 steps.pop(0).cut()
             except TypeError as error:
                 refusals.append(str(error))
-        for one in cuts:
-            if one._exit_call is not None:
-                cancel(one._exit_call)
         if any(one._unfreezes for one in cuts):
             gc.unfreeze()
         gc.collect()

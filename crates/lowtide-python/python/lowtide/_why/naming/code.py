@@ -9,16 +9,15 @@ anywhere (`sys.modules['shop'].cache['a']`). Names of the module that asks stand
 from __future__ import annotations
 
 import ast
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from contextvars import Context
 from types import FrameType, ModuleType
 from typing import NamedTuple
 
-from ..._runtime.heap import expression_for_all
 from ..interpreter import is_current, kept
 from ..references.contexts import task_name, thread_name
+from ..references.functions import function_name
 from ..references.look import (
     AnyDict,
     class_dict,
@@ -39,10 +38,8 @@ from .words import is_module_frame
 _HERE = "\0"
 """Stands for the namespace in which a statement runs."""
 _SHOWN_REMARKS = 4
-_UNREADABLE = ("gc.get_referents(", "gc.get_objects(", UNWRITTEN)
+_UNREADABLE = ("gc.get_referents(", UNWRITTEN)
 _MOST_ACTS = 2
-_OWN_NAME = re.compile("Task-[0-9]+")
-"""asyncio numbers its tasks, those of all event loops together."""
 
 
 class Code(NamedTuple):
@@ -119,12 +116,12 @@ class Names:
         return self._known[end]
 
     def _from_task(self, edges: Sequence[Edge]) -> Code | None:
-        """Returns the expression that begins at the last task of the path: every task can be found by its
-        name, also where only code that runs in another thread has it."""
+        """Returns what stands for an expression that begins at the last task of the path, whoever has it."""
         for at in range(len(edges), -1, -1):
-            start = _task(self._objects[edges[at - 1].end if at else 0])
-            if start is not None:
-                return _along(start, edges[at:])
+            name = task_name(self._objects[edges[at - 1].end if at else 0])
+            if name is not None:
+                text = f"task {name!r}{UNWRITTEN}"
+                return _along(Code(text, text), edges[at:])
         return None
 
 
@@ -209,18 +206,6 @@ def _thread(thread: object) -> Code | None:
     return Code(code, code, frozenset({"threading"}), (f"thread {name!r}",))
 
 
-def _task(value: object) -> Code | None:
-    """Returns the expression for a task that waits and has the name that asyncio gave it."""
-    name = task_name(value)
-    if name is None or _OWN_NAME.fullmatch(name) is None:
-        return None
-    code = (
-        f"next(one for one in {expression_for_all(value)} if issubclass(type(one), asyncio.Task) "
-        f"and one.get_name() == {name!r})"
-    )
-    return Code(code, code, frozenset({"asyncio", "gc"}), (f"task {name!r}",))
-
-
 def _logger(value: object) -> Code | None:
     """Returns the expression for a logger that is known by its name."""
     kind = module_value("logging", "Logger")
@@ -244,7 +229,8 @@ def _kept(value: object) -> Code | None:
     for one in kept():
         name = one.name
         if one.value is value:
-            return Code(name, name, frozenset({name.partition("(")[0].rpartition(".")[0]}))
+            remarks = (function_name(value),) if callable(value) else ()
+            return Code(name, name, frozenset({name.partition("(")[0].rpartition(".")[0]}), remarks)
     if type(value) is Context and is_current(value):
         name = "contextvars.copy_context()"
         return Code(name, name, frozenset({"contextvars"}))

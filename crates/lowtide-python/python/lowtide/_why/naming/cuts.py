@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from ..._native import HeapCut, HeldObject, printable
 from .. import rare
 from ..answer import Cut, Step
 from ..interpreter import registered_at
+from ..references.contexts import CANCELLED, is_pending
 from ..references.functions import LruCache
 from ..references.look import (
     full_type_name,
@@ -29,14 +29,14 @@ from ..references.reference import Reference
 from ..references.shell import FAILED_CELL, OUTPUT, is_part
 from ..references.tensors import is_tensor, leaves_with_gradient_graph
 from .below import CutBelow
-from .code import Statement, fill, is_plain, is_readable, joined
+from .code import Code, Statement, fill, is_plain, is_readable, joined
 from .path import NamedPath
 
 _MOST_CUTS = 4
 _MOST_GRADIENTS = 16
 _CLEARED = ("cache", "cache entry", OUTPUT)
 _MOVING = ("element", "item", "key", "queued", "weak value")
-_ENTRIES = (*_MOVING, "cache entry", "scheduled call", "registered hook")
+_ENTRIES = (*_MOVING, "cache entry", "context", "scheduled call", "registered hook")
 _EMPTIED = (dict, list, set, collections.deque, collections.OrderedDict, collections.defaultdict)
 _OWN_CLEAR = {"_pickle.Pickler": "clear_memo", "pickle._Pickler": "clear_memo"}
 """Objects of the standard library that go on when they are emptied, by what they have for it."""
@@ -77,34 +77,37 @@ class Cuts:
     `apply` cuts the references of a cut later."""
 
     def __init__(
-        self, path: Callable[..., NamedPath], apply: Callable[[Sequence[Cut]], int] | None = None
+        self,
+        path: Callable[..., NamedPath],
+        apply: Callable[[Sequence[Cut]], int] | None = None,
+        below: dict[int, CutBelow] | None = None,
     ) -> None:
         self._path = path
         self._apply = apply
+        self._known_below = below or {}
 
-    def of(self, held: HeldObject, below: CutBelow | None = None) -> tuple[Cut, ...]:
+    def of(self, held: HeldObject) -> tuple[Cut, ...]:
         """Returns the cuts of an object, the gentlest first; those that are statements before those
         that are done by hand."""
-        found: dict[str, Cut] = {}
-        if below is not None:
-            cut = self._cut(below, held)
+        below, emptied = self._below(held), self._emptied(held)
+        cuts = [one for one in held.cuts if not any(is_part(edge.held) for edge in one.edges)]
+        made = [self._cut(held, one, self._steps(one, held.object)) for one in cuts]
+        if below is not None and not (emptied and _is_full(held)):
+            made.insert(0, self._cut(held, *below))
             # It is what the row is about.
-            cut.goes = tuple(one for one in cut.goes if one not in ("Tensor", "Parameter"))
-            found[str(cut)] = cut
-        if not found and held.cuts and (emptied := self._emptied(held)):
-            cut = self._cut(held.cuts[0], held, emptied)
-            cut.freed_bytes, cut.beside_objects, cut.beside_bytes = held.bytes, 0, 0
-            found[str(cut)] = cut
-        for heap_cut in held.cuts:
-            if any(is_part(edge.held) for edge in heap_cut.edges):
-                continue
-            cut = self._cut(heap_cut, held)
+            made[0].goes = tuple(one for one in made[0].goes if one not in ("Tensor", "Parameter"))
+        elif emptied and held.cuts:
+            made.insert(0, self._cut(held, held.cuts[0], emptied))
+            made[0].freed_bytes, made[0].beside_objects, made[0].beside_bytes = held.bytes, 0, 0
+        undo = None if made else _undo([self._path(path) for path in held.paths])
+        if undo is not None and undo.reference.kind == "exit callback":
+            made.append(self._cut(held, None, [_undo_step(self._path(held.paths[0]), undo)]))
+        found: dict[str, Cut] = {}
+        for cut in made:
             found.setdefault(str(cut), cut)
-        if not found:
-            found = {str(cut): cut for cut in self._without_callback(held)}
         # What is only registered is unregistered, before its holder goes. Where a reference has no statement (a
         # variable of a generator, before Python 3.12.4), its holder may have one.
-        cuts = sorted(
+        ordered = sorted(
             found.values(),
             key=lambda cut: (
                 cut.code is None and not cut.can_apply,
@@ -112,39 +115,34 @@ class Cuts:
                 any(one.kind != "registered hook" for one in cut.steps),
             ),
         )
-        return tuple(cuts[:_MOST_CUTS])
+        return tuple(ordered[:_MOST_CUTS])
 
-    def steps(self, held: HeldObject, below: CutBelow | None = None) -> list[NamedStep]:
-        """Returns the steps of all cuts of an object, or of the one below it."""
-        if below is not None:
-            return self._steps(below, held.object)
-        each = [self._steps(cut, held.object) for cut in held.cuts]
+    def steps(self, held: HeldObject) -> list[NamedStep]:
+        """Returns the steps of all cuts of an object."""
+        below = self._known_below.get(id(held.object))
+        cuts: list[HeapCut | CutBelow] = [*held.cuts] if below is None else [below, *held.cuts]
+        each = [self._steps(cut, held.object) for cut in cuts]
         first = self._gradient_steps(held) + self._emptied(held)
         return first + [step for steps in each for step in steps]
+
+    def _below(self, held: HeldObject) -> tuple[CutBelow, list[NamedStep]] | None:
+        """Returns the cut below an object that takes entries from containers, or cancels tasks: its own entries, unless
+        it is an inner part of a library."""
+        cut = self._known_below.get(id(held.object))
+        return None if cut is None else (cut, self._steps(cut, held.object))
 
     def drops_entries(self, cut: HeapCut, target: object) -> bool:
         """Returns whether a cut takes entries from containers, or cancels tasks."""
         return all(
-            one.step.can_apply and (one.step.kind in _ENTRIES or ".cancel()" in one.step.action)
+            one.step.can_apply and (one.step.kind in _ENTRIES or CANCELLED in one.step.action)
             for one in self._steps(cut, target)
         )
 
     def of_path(self, path: NamedPath, held: HeldObject) -> Cut | None:
         """Returns the cut of one path, as near to its end as is gentle; None if a person has to do it."""
         steps = self.path_steps(path)
-        if not steps or not all(one.step.can_apply for one in steps):
-            return None
-        texts = {one.step.action: one.statement for one in steps}
-        known = [one for one in texts.values() if one is not None]
-        code = _code(known, collect=False) if len(known) == len(texts) else None
-        return Cut(
-            steps=tuple(one.step for one in steps),
-            code=code if code is None or is_plain(code) else None,
-            freed_objects=1,
-            freed_bytes=held.bytes,
-            _apply=self._apply,
-            _keys=_keys(steps),
-        )
+        can_cut = steps and all(one.step.can_apply for one in steps)
+        return self._cut(held, None, steps) if can_cut else None
 
     def path_steps(self, path: NamedPath) -> list[NamedStep]:
         """Returns the steps that cut a path."""
@@ -170,96 +168,66 @@ class Cuts:
             code, queue = path.code(), path.holder()
             is_queue = any(is_a(queue, kind) for kind in _queues())
             is_set = any(one.verb == "{path} = None" for one in path.last_references(container))
-            is_fixed = _is_library(queue) and not is_queue and not is_set
+            is_fixed = _is_library(queue) and not is_queue and not is_set or _is_inner(path)
             if code is None or not is_readable(code.run) or (is_fixed and own is None):
                 continue
-            name = own or "clear"
-            clear = Reference("", "content", f"{{holder}}.{name}()", act=getattr(container, name))
+            clear = Reference("", "content", f"{{holder}}.{own or 'clear'}()").between(container)
             if is_queue:
                 # Who waits in its join() is told.
                 code = path.before().code() or code
                 taken = "({holder}.get_nowait(), {holder}.task_done())"
                 verb = f"[{taken} for _ in range({{holder}}.qsize())]"
-                clear = Reference("", "content", verb, functools.partial(_drain, queue))
-            statement = fill(clear, code, None)
-            if statement is None:
-                continue
+                clear = Reference("", "content", verb).between(queue)
             key = ReferenceKey(id(container), "clear", id(container))
-            step = Step(path.text(), printable(joined([statement])), False, clear.kind, True)
             count = 0 if own else len(container)
             goes = f"all {count:,} items" if count > held.pieces else ""
-            return [NamedStep(step, key, statement, clear, goes, is_entry=False)]
+            return [_step(path.text(), clear, key, goes, code)]
         return []
 
     def _beside_parameters(self, held: HeldObject) -> list[NamedStep]:
         """Returns the step that takes from all parameters of a model what the program has put beside them."""
         for path in map(self._path, held.paths):
-            model = path.model()
-            name = path.last_name()
+            model, name = path.model(), path.last_name()
             code = None if model is None else model.code()
-            if model is None or code is None or name is None or not is_readable(code.run):
-                continue
-            verb = f"[setattr(one, {name!r}, None) for one in {{holder}}.parameters()]"
-            act = functools.partial(_drop_from_parameters, model.held(), name)
-            drop = Reference("", "attribute", verb, act)
-            statement = fill(drop, code, None)
-            if statement is None:
-                continue
-            step = Step(path.text(), printable(joined([statement])), False, drop.kind, True)
-            key = ReferenceKey(id(model.held()), name, 0)
-            return [NamedStep(step, key, statement, drop, "", is_entry=False)]
+            if model is not None and name and code is not None and is_readable(code.run):
+                verb = f"[setattr(one, {name!r}, None) for one in {{holder}}.parameters()]"
+                drop = Reference("", "attribute", verb).between(model.held())
+                return [_step(path.text(), drop, ReferenceKey(id(model.held()), name, 0), "", code)]
         return []
 
-    def _without_callback(self, held: HeldObject) -> list[Cut]:
-        """Returns the cut that cancels the call at exit through which all paths lead."""
-        paths = [self._path(path) for path in held.paths]
-        undo = _undo(paths) if paths else None
-        if undo is None or undo.reference.kind != "exit callback":
-            return []
-        step = _undo_step(paths[0], undo)
-        number = id(undo.function)
-        code = None if step.statement is None else _code([step.statement], collect=True)
-        return [
-            Cut(
-                steps=(step.step,),
-                code=code if code is None or is_plain(code) else None,
-                freed_objects=1,
-                freed_bytes=held.bytes,
-                goes=(step.goes,) if step.goes else (),
-                _apply=self._apply,
-                _exit_call=number,
-            )
-        ]
-
     def _cut(
-        self, found: HeapCut | CutBelow, held: HeldObject, emptied: list[NamedStep] | None = None
+        self, held: HeldObject, found: HeapCut | CutBelow | None, steps: list[NamedStep]
     ) -> Cut:
-        gradients = self._gradient_steps(held)
-        steps = gradients + (self._steps(found, held.object) if emptied is None else emptied)
-        unique = {one.step.action: one for one in steps}
+        """Returns the cut of an object that consists of some steps. `found` tells what they free, and whether garbage
+        has to be collected."""
+        gradients = self._gradient_steps(held) if found is not None else []
+        unique = {one.step.action: one for one in gradients + steps}
         known = [one.statement for one in unique.values() if one.statement is not None]
         code = None
         if known and len(known) == len(unique):
-            collect = found.collects or any(one.is_entry for one in steps)
-            code = _code(known, collect=collect, unfreeze=found.unfreezes)
+            collect, unfreeze = any(one.is_entry for one in steps), False
+            if found is not None:
+                collect, unfreeze = collect or found.collects, found.unfreezes
+            code = printable(joined(known, collect=collect, unfreeze=unfreeze))
             if not is_plain(code) and all(one.step.can_apply for one in unique.values()):
                 code = None
-        return Cut(
+        cut = Cut(
             steps=tuple(one.step for one in unique.values()),
             code=code,
-            freed_objects=found.freed.objects,
-            freed_bytes=found.freed.bytes,
-            beside_objects=found.beside.objects,
-            beside_bytes=found.beside.bytes,
-            # The gradients are what native code holds.
-            kept_bytes=0 if gradients and found.hidden <= len(gradients) else found.kept_bytes,
-            invisible=found.hidden,
+            freed_objects=1,
+            freed_bytes=held.bytes,
             goes=tuple(dict.fromkeys(one.goes for one in unique.values() if one.goes)),
             _apply=self._apply,
-            _keys=_keys(steps),
-            _unfreezes=found.unfreezes,
-            _pieces=frozenset(found.pieces),
+            _keys=frozenset(one.key for one in gradients + steps),
         )
+        if found is not None:
+            cut.freed_objects, cut.freed_bytes = found.freed.objects, found.freed.bytes
+            cut.beside_objects, cut.beside_bytes = found.beside.objects, found.beside.bytes
+            # The gradients are what native code holds.
+            are_all = gradients and found.hidden <= len(gradients)
+            cut.kept_bytes, cut.invisible = 0 if are_all else found.kept_bytes, found.hidden
+            cut._unfreezes, cut._pieces = found.unfreezes, frozenset(found.pieces)
+        return cut
 
     def _steps(self, cut: HeapCut | CutBelow, target: object) -> list[NamedStep]:
         edges = [edge for edge in cut.edges if edge.paths]
@@ -273,7 +241,7 @@ class Cuts:
                 # One call may have registered several objects.
                 if all(one.key != key for one in steps):
                     goes = known_as(way.held())
-                    steps.append(_step(way.text(), undo, key, goes, is_entry=False))
+                    steps.append(_step(way.text(), undo, key, goes))
                 del registered, way
                 continue
             ways = [
@@ -343,6 +311,25 @@ class Cuts:
         return steps
 
 
+def _is_full(held: HeldObject) -> bool:
+    """Returns whether each item of a container holds memory, so that it may be emptied. Tasks are cancelled
+    instead."""
+    is_container = any(type(held.object) is kind for kind in _EMPTIED)
+    return is_container and len(held.object) <= held.pieces and not _has_tasks(held.object)
+
+
+def _has_tasks(container: Any) -> bool:
+    """Returns whether tasks that have not ended are items of a container."""
+    items = dict.values(container) if is_a(container, dict) else container
+    is_container = any(type(container) is kind for kind in _EMPTIED)
+    return is_container and any(is_pending(one) for one in items)
+
+
+def _is_inner(path: NamedPath) -> bool:
+    """Returns whether the last object is what a part of Python or torch keeps for itself."""
+    return (path.last_name() or "").startswith("_") and _is_library(path.holder())
+
+
 def _is_library(holder: object) -> bool:
     """Returns whether an object is a part of Python or torch: what it has inside is not for others to empty."""
     name = full_type_name(type(holder))
@@ -360,22 +347,17 @@ def _queues() -> list[type]:
     return [one for one in found if one is not None]
 
 
-def _drop_from_parameters(model: Any, name: str) -> None:
-    for one in module_value("torch.nn", "Module").parameters(model):
-        if name in one.__dict__:
-            setattr(one, name, None)
-
-
-def _drain(queue: Any) -> None:
-    for _ in range(queue.qsize()):
-        queue.get_nowait(), queue.task_done()
-
-
 def _step(
-    path: str, reference: Reference, key: ReferenceKey, goes: str, *, is_entry: bool
+    path: str,
+    reference: Reference,
+    key: ReferenceKey,
+    goes: str,
+    holder: Code | None = None,
+    is_entry: bool = False,
 ) -> NamedStep:
-    """Returns the step that unregisters an object, by a reference from the interpreter to it."""
-    statement = fill(reference, None, None)
+    """Returns the step that unregisters an object, by a reference from the interpreter to it; or one that changes the
+    holder at this expression."""
+    statement = fill(reference, holder, None)
     action = reference.why_not if statement is None else printable(joined([statement]))
     by_hand = statement is None
     step = Step(path, action, by_hand, kind=reference.kind, can_apply=reference.can_cut)
@@ -392,14 +374,10 @@ def _undo_step(way: NamedPath, undo: rare.Undo) -> NamedStep:
 def _undo(ways: list[NamedPath]) -> rare.Undo | None:
     """Returns what unregisters the function that begins all ways to an object, or None."""
     found = [way.undo() for way in ways]
-    first = found[0]
+    first = found[0] if found else None
     if first is None or any(one is None or one.function is not first.function for one in found):
         return None
     return first
-
-
-def _code(statements: list[Statement], *, collect: bool, unfreeze: bool = False) -> str:
-    return printable(joined(statements, collect=collect, unfreeze=unfreeze))
 
 
 def _passes(objects: Sequence[object], ends: set[tuple[int, int]]) -> bool:
@@ -466,7 +444,3 @@ def _natural(text: str) -> list[tuple[int, str]]:
     """Returns a key that sorts numbers in a text by their size."""
     parts = re.split(r"([0-9]+)", text)
     return [(int(part), "") if at % 2 else (0, part) for at, part in enumerate(parts)]
-
-
-def _keys(steps: list[NamedStep]) -> Keys:
-    return frozenset(one.key for one in steps)

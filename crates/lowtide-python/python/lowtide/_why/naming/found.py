@@ -44,6 +44,7 @@ class Naming:
     ) -> None:
         self._found = found
         self._device = device
+        self._below: dict[int, CutBelow] = {}
         self._apply = apply
         self._scope = scope
         # A copy: threads begin and end meanwhile.
@@ -55,8 +56,8 @@ class Naming:
     ) -> Answer:
         """Returns the whole answer. `target` is the type of the object that was asked about."""
         found = self._found
-        below = cuts_below(found.held, self._device, Cuts(self.path).drops_entries)
-        held = tuple(self._held(held, below.get(id(held.object))) for held in found.held)
+        self._below = cuts_below(found.held, self._device, Cuts(self.path).drops_entries)
+        held = tuple(self._held(held) for held in found.held)
         return Answer(
             plan=self.plan(one.cuts[0] for one in held[: shown_of(held)] if one.cuts),
             device=device_name,
@@ -105,26 +106,24 @@ class Naming:
                 text if cut is None else cut.code or cut._keys, (text, path, cut)
             )[0]
             counts[first] += counts[text] if first != text else 0
-        found, begin = [], len(numbered or ())
-        own = range(begin + 1, begin + 1 + sum(cut is not None for _, _, cut in by_cut.values()))
-        for text, path, cut in by_cut.values():
+        for _, _, cut in by_cut.values():
             if cut is not None and numbered is not None:
                 numbered.append(cut)
                 cut.number = len(numbered)
-            by_hand = path.by_hand() if cut is None or cut.code is None else None
-            code, number = (None, None) if cut is None else (cut.code, cut.number)
-            holder = Holder(
+        own = [cut.number for _, _, cut in by_cut.values() if cut is not None and cut.number]
+        return tuple(
+            Holder(
                 text,
                 holds,
                 count=counts[text],
                 bytes=held.bytes,
-                cut=code,
-                by_hand=by_hand,
-                number=number,
-                together=[other for other in own if number is not None and other != number],
+                cut=None if cut is None else cut.code,
+                by_hand=path.by_hand() if cut is None or cut.code is None else None,
+                number=None if cut is None else cut.number,
+                together=[] if cut is None else [one for one in own if one != cut.number],
             )
-            found.append(holder)
-        return tuple(found)
+            for text, path, cut in by_cut.values()
+        )
 
     def _paths(
         self, held: HeldObject, besides: object
@@ -137,21 +136,17 @@ class Naming:
         ]
         # A model is known by its own name, not by who has its parameters. What a module has in native code
         # often has a name elsewhere, too, and so has an output.
-        ranked = [
-            (
+        paths.sort(
+            key=lambda path: (
                 path.held() is not held.object,
                 path.is_inside_module(),
                 path.entry(OUTPUT) is not None,
                 path.steps(),
                 path.text(),
-                at,
             )
-            for at, path in enumerate(paths)
-        ]
-        ranked.sort()
-        texts, paths = [one[-2] for one in ranked], [paths[one[-1]] for one in ranked]
-        counts = Counter(texts)
-        return dict(zip(texts, paths)), counts
+        )
+        texts = [path.text() for path in paths]
+        return dict(zip(texts, paths)), Counter(texts)
 
     def plan(self, cuts: Iterable[Cut], held_bytes: int | None = None) -> Plan:
         """Numbers the cuts that can be applied, and returns them as a plan. With `held_bytes`, all of them are
@@ -176,15 +171,12 @@ class Naming:
 
     def steps(self, besides: object = None) -> Iterator[NamedStep]:
         """Yields the steps of all cuts, to find them again."""
-        naming = Cuts(self.path)
+        below = cuts_below(self._found.held, self._device, Cuts(self.path).drops_entries)
+        naming = Cuts(self.path, None, below)
         for held in self._found.held:
             yield from naming.steps(held)
             for path in self._paths(held, besides)[0].values():
                 yield from naming.path_steps(path)
-        below = cuts_below(self._found.held, self._device, naming.drops_entries)
-        for held in self._found.held:
-            if id(held.object) in below:
-                yield from naming.steps(held, below[id(held.object)])
 
     def path(self, path: HeapPath, *more: object) -> NamedPath:
         """Returns a path of the walk, continued to some more objects, with its names."""
@@ -206,12 +198,11 @@ class Naming:
             return Root(path.root, f"{counted(path.hidden, 'reference')} not visible")
         return Root(path.root, "")
 
-    def _held(self, held: HeldObject, below: CutBelow | None) -> Held:
+    def _held(self, held: HeldObject) -> Held:
         holders = self.holders(held)
         by_hand = _why_for_ever(held.object)
-        cuts = (
-            Cuts(self.path, self._apply).of(held, below) if held.reached and by_hand is None else ()
-        )
+        is_cut = held.reached and by_hand is None
+        cuts = Cuts(self.path, self._apply, self._below).of(held) if is_cut else ()
         if held.reached and not cuts and by_hand is None:
             first = [self.path(path).by_hand() for path in held.paths[:1]]
             by_hand = first[0] if first else held.why_no_cut

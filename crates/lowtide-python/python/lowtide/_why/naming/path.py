@@ -16,9 +16,9 @@ from ..interpreter import of_native
 from ..references.contexts import task_name
 from ..references.look import AnyDict, is_a, is_name, module_value, namespace_of
 from ..references.reference import Reference
-from ..references.shell import FAILED_CELL, OUTPUT
-from ..references.tensors import has_gradient_graph, is_tensor, is_view
-from .code import Code, Names, Statement, fill, is_readable, shell_code
+from ..references.shell import FAILED_CELL
+from ..references.tensors import DETACH, has_gradient_graph, is_tensor, is_view, number_of
+from .code import Code, Names, Statement, fill, is_readable
 from .edges import Edge, last_references, path_edges, without_way_back
 from .words import Root, write
 
@@ -229,7 +229,7 @@ class NamedPath:
         return [*self._edges[:-1], self._edges[-1]._replace(reference=last)]
 
     def _words(self, edges: list[Edge]) -> str:
-        return printable("".join(write(self._root, self._objects, edges).pieces()))
+        return printable(write(self._root, self._objects, edges).text())
 
     def _statement(self, edges: list[Edge]) -> Statement | None:
         if not edges:
@@ -245,8 +245,9 @@ class NamedPath:
             if registered is not None:
                 return fill(registered, None, None)
         reference = edges[-1].reference
-        is_output = reference.kind == OUTPUT
-        holder = shell_code(self._scope) if is_output else self._names.expression(edges[:-1])
+        if reference.verb == DETACH and len(edges) > 1:
+            reference = number_of(self._objects[edges[-1].start], reference, edges[-2].reference)
+        holder = self._names.expression(edges[:-1])
         path = None if holder is None else holder.then(reference)
         return fill(reference, holder, path)
 

@@ -76,13 +76,10 @@ class PathText:
         """Returns the expression inside the last place."""
         return "".join(self.parts)
 
-    def pieces(self) -> list[str]:
-        """Returns the whole path in pieces."""
-        places = ", ".join(self.places)
-        remark = [self.remark] if self.remark else []
-        if not self.parts:
-            return [places, *remark]
-        return [*([places + ": "] if places else []), *self.parts, *remark]
+    def text(self) -> str:
+        """Returns the whole path."""
+        places = ", ".join(self.places) + (": " if self.places and self.parts else "")
+        return f"{places}{self.expression()}{self.remark}"
 
 
 def write(root: Root, objects: Sequence[object], edges: Sequence[Edge]) -> PathText:

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from ..references.reference import Reference
 from . import exit_calls, registries
-from .exit_calls import cancel, is_list, list_number, without_list
+from .exit_calls import is_list, list_number, without_list
 from .registries import advice, entry
 
-__all__ = ["advice", "cancel", "entry", "is_list", "list_number", "name_of", "undo", "without_list"]
+__all__ = ["advice", "entry", "is_list", "list_number", "name_of", "undo", "without_list"]
 
 
 class Undo(NamedTuple):

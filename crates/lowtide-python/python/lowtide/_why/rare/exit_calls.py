@@ -10,11 +10,11 @@ import atexit
 import functools
 import sys
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..._native import exit_calls
 from ..references.functions import function_name
-from ..references.look import descriptor, is_name, module_value
+from ..references.look import descriptor, global_name, module_value
 from ..references.reference import Reference
 
 
@@ -95,38 +95,16 @@ def exit_reference(call: ExitCall) -> Reference:
         return Reference("", "exit callback", why_not=why)
     # By identity: the statement takes an equal function, or one of the same name.
     act = functools.partial(module_value("atexit", "unregister"), call.function)
-    known = _known(call.function)
-    if known is not None:
-        imports = ("atexit", known.rpartition(".")[0])
-        return Reference(
-            "", "exit callback", f"atexit.unregister({known})", act, why_not=why, imports=imports
-        )
-    return Reference("", "exit callback", act=act, why_not=why)
-
-
-def _known(function: Any) -> str | None:
-    """Returns the expression for a function that its module has under its own name, or None."""
-    if type(function) not in (FunctionType, BuiltinFunctionType):
-        return None
-    module, name = function.__module__, function.__name__
-    if type(module) is not str or type(name) is not str or not is_name(name):
-        return None
-    if not all(is_name(part) for part in module.split(".")):
-        return None
-    return f"{module}.{name}" if module_value(module, name) is function else None
+    module, name = global_name(call.function) or ("", "")
+    is_plain = module.replace(".", "").isidentifier()
+    verb = f"atexit.unregister({module}.{name})" if is_plain else None
+    return Reference("", "exit callback", verb, act, why_not=why, imports=("atexit", module))
 
 
 def goes_with(function: object) -> str:
     """Returns the calls that go when a function is unregistered, in words."""
     times, name = sum(call.function is function for call in _all()[0]), function_name(function)
     return name if times == 1 else f"all {times} calls of {name}"
-
-
-def cancel(number: int) -> None:
-    """Cancels the calls at exit of the function with this id, if there still are some."""
-    for call in _all()[0]:
-        if id(call.function) == number:
-            return exit_reference(call).cut()
 
 
 def _compares_itself(function: object) -> bool:

@@ -15,11 +15,10 @@ from types import FunctionType
 from typing import Any
 
 from ..._native import kept_by
-from ..._runtime.heap import expression_for_all
 from ..references.contexts import thread_name
 from ..references.functions import function_name
 from ..references.look import is_a, literal, module_value, pairs, plain
-from ..references.reference import Reference
+from ..references.reference import UNWRITTEN, Reference
 
 CODECS = "functions of codecs.register"
 ERROR_HANDLERS = "error handlers of codecs.register_error"
@@ -129,15 +128,6 @@ def entry(name: str, registry: Any, held: object) -> Reference | None:
             # One that is registered under the same name takes its place.
             verb = f"codecs.register_error({keys[0]}, codecs.strict_errors)"
             return Reference("", "item", verb, imports=("codecs",))
-    if name == CODECS:
-        position = next((at for at, one in enumerate(registry) if one is held), None)
-        if position is not None:
-            is_it = "type(one) is list and any(each is encodings.search_function for each in one)"
-            found = f"next(one for one in {expression_for_all(registry)} if {is_it})[{position}]"
-            imports = ("codecs", "encodings", "gc")
-            return Reference("", "element", f"codecs.unregister({found})", imports=imports)
-    if name == CODEC_CACHE:
-        # It is emptied when a function is unregistered.
-        verb = "(lambda none: (codecs.register(none), codecs.unregister(none)))(lambda name: None)"
-        return Reference("", "cache entry", verb, imports=("codecs",))
+    if name in (CODECS, CODEC_CACHE):
+        return Reference("", "element", f"{name}{UNWRITTEN}without it")
     return None

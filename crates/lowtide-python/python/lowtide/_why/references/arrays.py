@@ -8,9 +8,12 @@ from typing import Any, NamedTuple
 
 from ..._native import referents
 from .look import is_a, literal, module_value, read
-from .reference import Reference
+from .reference import UNWRITTEN, Reader, Reference, keeps
 
 _WHY = "it shows the memory of another object: drop it, or copy what it shows"
+
+
+_base: Reader = keeps("memory of", _WHY, "base")
 
 
 class ItemLayout(NamedTuple):
@@ -44,8 +47,7 @@ def item_layout(dtype: Any) -> ItemLayout:
 def read_array(holder: Any, held: object) -> Iterator[Reference]:
     """Yields the base of an array, and the elements of an array of objects or structures."""
     array = module_value("numpy", "ndarray")
-    if read(holder, "base") is held:
-        yield Reference(".base", "memory of", why_not=_WHY)
+    yield from _base(holder, held)
     if array.dtype.__get__(holder) is held:
         yield Reference(".dtype", "memory of", why_not="an array keeps its dtype: drop the array")
     if array.dtype.__get__(holder).hasobject:
@@ -76,15 +78,15 @@ def read_dtype(holder: Any, held: object) -> Iterator[Reference]:
     why = "a dtype cannot be changed: drop it, and the arrays that have it"
     for name in ("metadata", "fields"):
         if any(one is held for one in referents(read(holder, name))):
-            reach = f"gc.get_referents({{holder}}.{name})[0]"
-            yield Reference(f".{name}", "memory of", why_not=why, reach=reach, imports=("gc",))
+            reach = f"{{holder}}.{name}{UNWRITTEN}the dict"
+            yield Reference(f".{name}", "memory of", why_not=why, reach=reach)
 
 
-def read_zone(holder: Any, held: object) -> Iterator[Reference]:
-    """Yields the time zone of a time."""
-    if read(holder, "tzinfo") is held:
-        why = "a time keeps its zone: drop it, or put one with another zone in its place"
-        yield Reference(".tzinfo", "attribute", why_not=why)
+read_zone: Reader = keeps(
+    "attribute",
+    "a time keeps its zone: drop it, or put one with another zone in its place",
+    "tzinfo",
+)
 
 
 def read_row(holder: Any, held: object) -> Iterator[Reference]:
@@ -96,20 +98,19 @@ def read_row(holder: Any, held: object) -> Iterator[Reference]:
 def read_iterator(holder: Any, held: object) -> Iterator[Reference]:
     """Yields the arrays of an iterator of numpy."""
     why = "an iterator keeps its arrays: drop the iterator"
-    if read(holder, "base") is held:
-        yield Reference(".base", "memory of", why_not=why)
+    yield from _base(holder, held)
     for name in ("operands", "iters"):
         for index, one in enumerate(read(holder, name) or ()):
             if one is held:
                 yield Reference(f".{name}[{index}]", "memory of", why_not=why)
 
 
-def read_blocks(holder: Any, held: object) -> Iterator[Reference]:
-    """Yields the blocks of a frame of pandas, and the array of a block."""
-    for name in ("blocks", "values"):
-        if read(holder, name) is held:
-            why = "pandas keeps its blocks together: drop the frame, or its column"
-            yield Reference(f".{name}", "memory of", why_not=why)
+read_blocks: Reader = keeps(
+    "memory of",
+    "pandas keeps its blocks together: drop the frame, or its column",
+    "blocks",
+    "values",
+)
 
 
 def read_memoryview(holder: memoryview, held: object) -> Iterator[Reference]:

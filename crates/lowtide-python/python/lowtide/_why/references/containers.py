@@ -34,7 +34,7 @@ from .look import (
     places,
     read,
 )
-from .reference import Reference
+from .reference import UNWRITTEN, Reference
 
 _GC = ("gc",)
 
@@ -182,14 +182,10 @@ def read_weakref(holder: object, held: object) -> Iterator[Reference]:
 
 def read_hidden(holder: object, held: object) -> Iterator[Reference]:
     """Yields a reference that the collector sees and that has no name."""
-    at = next(places(holder, iter(referents(holder)), held), None) if refers(holder, held) else None
-    if at is None:
-        return
-    name = full_type_name(type(holder))
-    why = f"no name leads into {name}: drop the {name}"
-    reach, remark = f"gc.get_referents({{holder}})[{at}]", f"inside {name}"
-    step = f" ({remark})"
-    yield Reference(step, "hidden", why_not=why, reach=reach, imports=_GC, remark=remark)
+    if refers(holder, held):
+        name = full_type_name(type(holder))
+        step, why = f" (inside {name})", f"no name leads into {name}: drop the {name}"
+        yield Reference(step, "hidden", why_not=why, reach=f"{{holder}}{UNWRITTEN}inside")
 
 
 def read_simple_queue(holder: object, held: object) -> Iterator[Reference]:
@@ -207,18 +203,10 @@ def read_simple_queue(holder: object, held: object) -> Iterator[Reference]:
     for at, one in enumerate(items):
         if one is held and at >= first:
             via = () if inside is None else (id(inside),)
-            where = [id(one) for one in visible].index(id(held if inside is None else inside))
-            reach = f"gc.get_referents({{holder}})[{where}]"
-            if inside is not None:
-                reach += f"[{at}]"
-            taken = "[{holder}.get_nowait() for _ in range({holder}.qsize())]"
-            verb = f"[{{holder}}.put(job) for at, job in enumerate({taken}) if at != {at - first}]"
-            remark = f"item {at - first}"
-            step = f" ({remark})"
+            step, reach = f" (item {at - first})", f"{{holder}}{UNWRITTEN}item {at - first}"
             act = functools.partial(_take_out, holder, at - first)
-            yield Reference(
-                step, "queued", verb, act, via=via, reach=reach, imports=_GC, remark=remark
-            )
+            verb = f"{reach} taken out"
+            yield Reference(step, "queued", verb, act, via=via, reach=reach)
 
 
 def _take_out(jobs: Any, index: int) -> None:

@@ -11,19 +11,18 @@ import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextvars import Context, ContextVar, Token
+from contextvars import Context, ContextVar
 from types import FrameType, FunctionType, MethodType
 from typing import Any
 from weakref import ReferenceType
 
 from ..._native import referents, refers, thread_state
-from ..._runtime.heap import expression_for_all, objects_of
+from ..._runtime.heap import objects_of
 from .look import (
     global_name,
     instance_dict,
     is_a,
     item,
-    literal,
     members,
     module_value,
     pairs,
@@ -31,14 +30,16 @@ from .look import (
     read,
     type_name,
 )
-from .reference import UNWRITTEN, Reference
+from .reference import UNWRITTEN, Reader, Reference, keeps
 from .spelling import attribute_step
 
 OF_ANOTHER_THREAD = "of another thread"
 CANCELLED = f".cancel(){UNWRITTEN}and wait for its end"
 _MOST_AWAITED = 1000
 _MOST_S = 10
-_FUTURE = (("_result", "result"), ("_exception", "exception"), ("_loop", "loop"))
+_future: Reader = keeps(
+    "result", "a future keeps its result: drop the future", "_result", "_exception", "_loop"
+)
 
 
 def task_type() -> Any:
@@ -55,6 +56,12 @@ def task_name(value: object) -> str | None:
     if python_task is not None and is_a(value, python_task):
         return plain(item(instance_dict(value) or {}, "_name"))
     return None
+
+
+def is_pending(value: object) -> bool:
+    """Returns whether this is a task of asyncio that has not ended."""
+    task = task_type()
+    return task is not None and is_a(value, task) and not task.done(value)
 
 
 def thread_name(value: object) -> str | None:
@@ -83,31 +90,23 @@ def read_task(holder: Any, held: object) -> Iterator[Reference]:
         yield Reference("._fut_waiter", "awaits", verb, act, why_not=why)
 
 
-def _cancel(task: Any) -> None:
-    kind = task_type()
-    if kind.done(task):
-        return
-    loop = kind.get_loop(task)
-    if module_value("_asyncio", "_get_running_loop")() is loop or not loop.is_running():
-        kind.cancel(task)
-    else:
-        # The loop runs in another thread: only it may touch its tasks.
-        loop.call_soon_threadsafe(kind.cancel, task)
-
-
 def _ending(task: Any) -> tuple[str | None, Callable[[], object]]:
     """Returns the statement that ends an asyncio task, and what does so; no statement if it has to be awaited or
     its loop is not one of asyncio's."""
     loop = task_type().get_loop(task)
     base = module_value("asyncio.base_events", "BaseEventLoop")
-    if base is None or not is_a(loop, base):
-        return None, functools.partial(_cancel, task)
-    state = instance_dict(loop) or {}
-    if item(state, "_closed") is True:
+    if base is not None and item(instance_dict(loop) or {}, "_closed") is True:
         return "{holder}.get_coro().close()", lambda: task.get_coro().close()
-    if module_value("_asyncio", "_get_running_loop")() is not None:
+    if base is None or not is_a(loop, base) or module_value("_asyncio", "_get_running_loop")():
         return None, functools.partial(_cancel, task)
     return f"{{holder}}{CANCELLED}", functools.partial(_end, task)
+
+
+def _cancel(task: Any) -> None:
+    """Cancels a task, which ends later. If its loop runs in another thread, only that may touch it."""
+    loop = task.get_loop()
+    is_elsewhere = loop.is_running() and module_value("_asyncio", "_get_running_loop")() is not loop
+    loop.call_soon_threadsafe(task.cancel) if is_elsewhere else task.cancel()
 
 
 def _end(task: Any) -> None:
@@ -142,10 +141,7 @@ def _end(task: Any) -> None:
 
 def read_future(holder: object, held: object) -> Iterator[Reference]:
     """Yields the result, exception and callbacks of a future."""
-    why = "a future keeps its result: drop the future"
-    for name, kind in _FUTURE:
-        if read(holder, name) is held:
-            yield Reference(f".{name}", kind, why_not=why)
+    yield from _future(holder, held)
     callbacks = read(holder, "_callbacks")
     for index, entry in enumerate(callbacks if type(callbacks) is list else ()):
         if type(entry) is tuple and entry and entry[0] is held:
@@ -168,29 +164,30 @@ def read_context(holder: Context, held: object) -> Iterator[Reference]:
             if where is not None:
                 known = f"sys.modules[{where[0]!r}].{where[1]}"
             verb = f"{known}.set(None)" if is_here else f"{{holder}}.run({known}.set, None)"
-            sharing = [one for one in objects_of(Context) if Context.get(one, variable) is held]
-            if len(sharing) > 1:
-                in_all = _IN_ALL.format(expression_for_all(*sharing))
-                verb = f"(lambda variable, value: {in_all})({known}, {{path}})"
+            act = None
+            if sum(Context.get(one, variable) is held for one in objects_of(Context)) > 1:
+                verb, act = f"{{path}}{UNWRITTEN}None", functools.partial(_drop, variable, held)
             remark = f"context variable {plain(variable.name)!r}"
             yield Reference(
                 f" ({remark})",
                 "context",
                 verb,
+                act,
                 via=tuple(_inside(holder)),
                 reach=f"{context}[{known}]",
-                imports=("sys", "contextvars", "gc"),
+                imports=("sys", "contextvars"),
                 remark=remark,
             )
 
 
-_SHARING = "type(one) is contextvars.Context and value is not None and one.get(variable) is value"
-_IN_ALL = (
-    "(variable.get(None) is value and variable.set(None), "
-    f"[one.run(variable.set, None) for one in {{}} if {_SHARING}])"
-)
-"""Sets a variable to None in every context that has this value: a context is copied for each task and each
-call that is scheduled, and the copies share the tree of their values."""
+def _drop(variable: ContextVar[Any], value: object) -> None:
+    """Sets a variable to None in every context that has this value: a context is copied for each task and each call
+    that is scheduled, and the copies share the tree of their values."""
+    if variable.get(None) is value:
+        variable.set(None)
+    for one in objects_of(Context):
+        if one.get(variable) is value:
+            one.run(variable.set, None)
 
 
 def _inside(holder: object) -> Iterator[int]:
@@ -208,20 +205,17 @@ def read_variable(holder: ContextVar[Any], held: object) -> Iterator[Reference]:
         yield Reference(" (default)", "default", why_not=why)
 
 
-def read_token(holder: Token[Any], held: object) -> Iterator[Reference]:
-    """Yields the previous value of a context variable, which a token keeps."""
-    for name, value in (("old_value", holder.old_value), ("var", holder.var)):
-        if value is held:
-            why = "a token keeps the previous value: drop the token"
-            yield Reference(f".{name}", "token", why_not=why)
+read_token: Reader = keeps(
+    "token", "a token keeps the previous value: drop the token", "old_value", "var"
+)
 
 
 def read_thread_local(holder: object, held: object) -> Iterator[Reference]:
     """Yields the attributes of a thread-local, in every thread."""
-    for place, table in enumerate(referents(holder)):
+    for table in referents(holder):
         if type(table) is not dict:
             continue
-        for position, (owner, attributes) in enumerate(pairs(table)):
+        for owner, attributes in pairs(table):
             # One dict for each thread, under a key that stands for the thread.
             if type(owner) is str or type(attributes) is not dict:
                 continue
@@ -232,18 +226,12 @@ def read_thread_local(holder: object, held: object) -> Iterator[Reference]:
                 if value is held:
                     step = attribute_step(key)
                     is_here = _is_of_this_thread(holder, owner)
-                    text = literal(key)
-                    inside = f"list(gc.get_referents({{holder}})[{place}].values())[{position}]"
-                    elsewhere = "" if text is None else f"{inside}[{text}]"
+                    reach = f"{{holder}}{step}" if is_here else f"{{holder}}{UNWRITTEN}{step}"
+                    act = None if is_here else functools.partial(attributes.update, {key: None})
+                    remark = "" if is_here else OF_ANOTHER_THREAD
+                    verb = "{path} = None"
                     yield Reference(
-                        step,
-                        "thread-local",
-                        "{path} = None" if is_here or elsewhere else None,
-                        why_not=f"set {step} to None in its own thread, or end that thread",
-                        via=via,
-                        reach=f"{{holder}}{step}" if is_here else elsewhere,
-                        imports=() if is_here else ("gc",),
-                        remark="" if is_here else OF_ANOTHER_THREAD,
+                        step, "thread-local", verb, act, via=via, reach=reach, remark=remark
                     )
 
 

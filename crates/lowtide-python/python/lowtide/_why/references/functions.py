@@ -13,7 +13,7 @@ from typing import Any
 
 from ..._native import referents, refers
 from .look import AnyDict, instance_dict, is_a, item, key_text, pairs, plain, read, type_name
-from .reference import Reference
+from .reference import UNWRITTEN, Reader, Reference, keeps
 
 LRU_STEP = " (functools.lru_cache) entry"
 EMPTY = object()
@@ -125,11 +125,10 @@ def _is_annotations(holder: FunctionType, held: object) -> bool:
     return refers(holder, held)
 
 
-def read_builtin_method(holder: object, held: object) -> Iterator[Reference]:
-    """Yields the object of a method written in C, such as the list of `list.append`."""
-    if read(holder, "__self__") is held:
-        why = "a method holds its object: drop the method"
-        yield Reference(".__self__", "bound object", why_not=why)
+# The object of a method written in C, such as the list of `list.append`.
+read_builtin_method: Reader = keeps(
+    "bound object", "a method holds its object: drop the method", "__self__"
+)
 
 
 def read_partial(holder: object, held: object) -> Iterator[Reference]:
@@ -160,31 +159,25 @@ def read_lru_cache(holder: Any, held: object) -> Iterator[Reference]:
         step = ".__wrapped__ (functools.lru_cache)"
         yield Reference(step, "wrapped function", why_not=why, via=(id(attributes),))
         return
-    for place, cache in enumerate(referents(holder)):
+    for cache in referents(holder):
         if type(cache) is not dict or cache is attributes:
             continue
-        inside = f"gc.get_referents({{holder}})[{place}]"
 
-        def entry(step: str, reach: str, *via: int) -> Reference:
-            remark = step.strip().replace("(functools.lru_cache)", "functools.lru_cache")
-            return Reference(
-                step, "cache entry", verb, via=via, reach=reach, imports=("gc",), remark=remark
-            )
+        def entry(step: str, *via: int, kind: str = "cache entry") -> Reference:
+            return Reference(step, kind, verb, via=via, reach=f"{{holder}}{UNWRITTEN}{step}")
 
         if cache is held:
-            yield Reference(LRU_STEP, "cache", verb, reach=inside, imports=("gc",))
-        for at, (key, value) in enumerate(pairs(cache)):
+            yield entry(LRU_STEP, kind="cache")
+        for key, value in pairs(cache):
             if key is held:
-                yield entry(f"{LRU_STEP} args", f"list({inside})[{at}]", id(cache))
+                yield entry(f"{LRU_STEP} args", id(cache))
             elif value is held:
-                yield entry(LRU_STEP, f"list({inside}.values())[{at}]", id(cache))
+                yield entry(LRU_STEP, id(cache))
             elif type(key) is tuple and any(part is held for part in key):
                 index = next(at for at, part in enumerate(key) if part is held)
-                step, reach = f"{LRU_STEP} args[{index}]", f"list({inside})[{at}][{index}]"
-                yield entry(step, reach, id(cache), id(key))
+                yield entry(f"{LRU_STEP} args[{index}]", id(cache), id(key))
         if refers(holder, held) and held is not cache and _is_result(cache, held):
-            at = [id(one) for one in referents(holder)].index(id(held))
-            yield entry(LRU_STEP, f"gc.get_referents({{holder}})[{at}]", id(cache))
+            yield entry(LRU_STEP, id(cache))
 
 
 def _is_result(cache: AnyDict, held: object) -> bool:

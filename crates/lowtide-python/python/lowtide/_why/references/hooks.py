@@ -9,7 +9,7 @@ import functools
 from collections import OrderedDict
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..._native import NodeHooks, hook_lists, module_state
 from .look import module_dict, module_value, mro, namespace_of, read, type_name
@@ -74,28 +74,15 @@ def hooks_of(hooks: NodeHooks, node: object) -> list[Any]:
     return [] if module_value("torch._C", "_FunctionBase") in mro(type(node)) else hooks.of(node)
 
 
-class _Way(NamedTuple):
-    """A node of a graph, and the expression for it from the first node."""
-
-    node: object
-    steps: str
-
-
 def read_hooks_of_graph(node: object, held: object) -> Iterator[Reference]:
     """Yields the hooks of a node of a tensor's graph, whose first node is `node`."""
     hooks = node_hooks() if type(held) is OrderedDict else None
     if hooks is None:
         return
-    seen, waiting = {id(node): node}, [_Way(node, "")]
-    while waiting and len(seen) <= _MOST_NODES:
-        at = waiting.pop(0)
-        if any(one is held for one in hooks_of(hooks, at.node)):
-            yield _hooks(f" (hooks of {type_name(type(at.node))})", f".grad_fn{at.steps}")
+    for at in nodes_of(node):
+        if any(one is held for one in hooks_of(hooks, at)):
+            yield _hooks(f" (hooks of {type_name(type(at))})", ".grad_fn")
             return
-        for number, following in enumerate(next_nodes(at.node)):
-            if id(following) not in seen:
-                seen[id(following)] = following
-                waiting.append(_Way(following, f"{at.steps}.next_functions[{number}][0]"))
 
 
 def read_hooks_of_node(holder: object, held: object) -> Iterator[Reference]:
@@ -109,6 +96,17 @@ def _hooks(step: str, steps: str) -> Reference:
     """Returns the reference to the hooks of a node. Python has no way to them."""
     reach, remark = f"{{holder}}{steps}{UNWRITTEN}hooks", step.strip(" ()")
     return Reference(step, "hooks", why_not=_WHY, reach=reach, remark=remark)
+
+
+def nodes_of(node: object) -> Iterator[object]:
+    """Yields the nodes of a graph, the nearest first. torch makes a new object of a node that nobody holds."""
+    seen = {id(node): node}
+    for at in (waiting := [node]):
+        yield at
+        for following in next_nodes(at) if len(seen) <= _MOST_NODES else ():
+            if id(following) not in seen:
+                seen[id(following)] = following
+                waiting.append(following)
 
 
 def next_nodes(node: object) -> list[object]:

@@ -8,11 +8,10 @@ here goes through the interpreter's own descriptors, compares by identity and as
 
 from __future__ import annotations
 
-import functools
 import keyword
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import compress, count, repeat
 from operator import is_
 from types import (
@@ -30,8 +29,6 @@ AnyDict: TypeAlias = dict[Any, Any]
 """A dict of the program. Nothing is known of its keys and values."""
 Item: TypeAlias = tuple[Any, Any]
 """A key and its value."""
-Read: TypeAlias = Callable[[object], AnyDict | None]
-"""Reads the attributes of an instance."""
 
 _MRO = type.__dict__["__mro__"].__get__
 _CLASS_DICT = type.__dict__["__dict__"].__get__
@@ -154,37 +151,20 @@ def read(value: object, name: str) -> Any:
 
 def instance_dict(value: object) -> AnyDict | None:
     """Returns the attributes of an instance, or None if it has no dict that can be read safely."""
-    read = dict_reader(type(value))
-    return None if read is None else read(value)
-
-
-def dict_reader(cls: type) -> Read | None:
-    """Returns a function that reads the attributes of the instances of a class.
-
-    None if they have no dict that can be read safely.
-    """
-    bases = mro(cls)
+    bases = mro(type(value))
     local = module_value("_thread", "_local")
     if any(base is type or base is local for base in bases):
         # A class has a dict of its own kind; reading that of a thread-local may run its __init__.
         return None
-    entries = []
     for base in bases:
-        for key, entry in class_items(base):
-            if type(key) is not str or key != "__dict__":
-                continue
-            if type(entry) is MemberDescriptorType or type(entry) is GetSetDescriptorType:
-                entries.append(entry)
-    return functools.partial(_read_dict, entries) if entries else None
-
-
-def _read_dict(entries: list[Any], value: object) -> AnyDict | None:
-    for entry in entries:
+        entry = item(class_dict(base), "__dict__")
+        if type(entry) is not MemberDescriptorType and type(entry) is not GetSetDescriptorType:
+            continue
         try:
             found = entry.__get__(value, type(value))
         except (AttributeError, TypeError):
             continue
-        if type(found) is dict or is_a(found, dict):
+        if is_a(found, dict):
             return found  # type: ignore[no-any-return]
     return None
 

@@ -8,7 +8,7 @@ standard library and torch, without running any code of the program.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import Context, ContextVar, Token
 from functools import partial
 from types import (
@@ -24,15 +24,12 @@ from types import (
     ModuleType,
     TracebackType,
 )
-from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, WeakValueDictionary
 
 from . import arrays, classes, containers, contexts, functions, suspended, tensors
 from .look import module_value, mro
-from .reference import Reference
+from .reference import Reader, Reference
 from .shell import as_known
-
-Reader = Callable[[Any, object], Iterator[Reference]]
 
 _READERS: tuple[tuple[type, Reader], ...] = (
     (dict, containers.read_dict),

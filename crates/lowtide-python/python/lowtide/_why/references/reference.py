@@ -6,11 +6,11 @@ that it never removes something that was put into the same place meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from .look import type_name
+from .look import read, type_name
 
 UNWRITTEN = " … "
 """Is in expressions and statements that nobody would write. Then `act` does what the statement says."""
@@ -50,7 +50,7 @@ class Reference:
     imports: tuple[str, ...] = ()
     remark: str = ""
     instead: tuple[Reference, object] | None = None
-    _ends: tuple[object, object, Find] | None = None
+    _ends: tuple[object, object, Find | None] | None = None
     _done: bool = False
 
     def __post_init__(self) -> None:
@@ -58,8 +58,9 @@ class Reference:
             is_python = self.step[:1] in _PYTHON and self.step[:2] != ".<"
             self.reach = f"{{holder}}{self.step}" if is_python else ""
 
-    def between(self, holder: object, held: object, find: Find) -> Reference:
-        """Returns the reference with its ends, and with what finds it again when it is cut."""
+    def between(self, holder: object, held: object = None, find: Find | None = None) -> Reference:
+        """Returns the reference with its ends, and with what finds it again when it is cut; by default it is not
+        looked for."""
         self._ends = holder, held, find
         if self.instead is not None:
             self.instead[0]._ends = self._ends
@@ -81,12 +82,11 @@ class Reference:
             raise TypeError(self.why_not or f"this {self.kind} cannot be cut: drop its holder")
         refusal: str | None = None
         try:
-            if self._ends is None:
-                self._execute(None)
-            else:
-                for now in self._now(*self._ends):
-                    now._execute(self._ends[0])
-                    del now
+            holder, held, find = self._ends or (None, None, None)
+            for now in [self] if find is None else self._now(holder, held, find):
+                now._execute(holder)
+                del now
+            del holder, held, find
         except Exception as error:  # noqa: BLE001
             # The program's own __hash__, close() or setter may raise anything.
             refusal = _words(error)
@@ -117,6 +117,21 @@ class Reference:
 
     def __repr__(self) -> str:
         return f"Reference({self.step!r}, {self.kind!r}, {self.verb!r})"
+
+
+Reader: TypeAlias = Callable[[Any, object], Iterator[Reference]]
+"""Yields the references from an object to another."""
+
+
+def keeps(kind: str, why: str, *names: str) -> Reader:
+    """Returns a reader of attributes that are written in C and that nobody can change."""
+
+    def reader(holder: Any, held: object) -> Iterator[Reference]:
+        for name in names:
+            if read(holder, name) is held:
+                yield Reference(f".{name}", kind, why_not=why)
+
+    return reader
 
 
 def _words(error: Exception) -> str:

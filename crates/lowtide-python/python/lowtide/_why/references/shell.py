@@ -13,7 +13,7 @@ from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from .look import AnyDict, class_dict, instance_dict, is_a, module_dict, module_value, pairs
-from .reference import Reference
+from .reference import UNWRITTEN, Reference
 
 OUTPUT, FAILED_CELL = "output", "failed cell"
 _OWN_NAME = re.compile("_{1,3}|_[0-9]+")
@@ -87,13 +87,8 @@ class _Shell:
         if not numbers and not kept:
             return None
         step = f"Out[{numbers[0]}]" if numbers else kept[0]
-        # IPython finds the other names of the object itself. `_3` stays when more is displayed.
-        variable = max(
-            self._of(self._names, held), key=lambda name: name[-1].isdecimal(), default=None
-        )
-        verb = None if variable is None else f"{{holder}}.del_var({variable!r})"
         act = functools.partial(self._drop, held)
-        return Reference(step, OUTPUT, verb, act, via=one.via, reach=step)
+        return Reference(step, OUTPUT, f"{step}{UNWRITTEN}", act, via=one.via, reach=step)
 
     def _cell(self, held: object) -> str:
         """Returns the cell in which an exception was raised."""

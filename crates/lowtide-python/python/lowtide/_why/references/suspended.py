@@ -17,7 +17,7 @@ from types import (
 )
 from typing import Any, Literal, NamedTuple
 
-from ..._native import frame_locals, referents, refers
+from ..._native import frame_locals, refers
 from .functions import cell_contents
 from .locals import (
     Suspended,
@@ -32,7 +32,7 @@ from .locals import (
     suspended,
 )
 from .look import item, key_text, module_value, pairs, plain, read
-from .reference import Reference
+from .reference import UNWRITTEN, Reference
 
 _FRAME = "{holder}.tb_frame"
 _LINKS = (("__traceback__", "traceback"), ("__cause__", "cause"), ("__context__", "context"))
@@ -57,7 +57,7 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
             why_not=why,
             via=() if kind in ("frame", "awaits") else (id(frame),),
             reach=reach,
-            imports=("gc", *imports) if kind == "stack" else imports,
+            imports=imports,
             remark=f"{names.word} {place(frame)}: {remark}" if remark else "",
         )
 
@@ -71,9 +71,7 @@ def read_suspended(holder: object, held: object) -> Iterator[Reference]:
     for name in local:
         yield found(f": {name}", "local", _local(own, name, held), name)
     if not local and refers(holder, held) and type(held) is not CodeType:
-        at = [id(one) for one in referents(holder)].index(id(held))
-        reach = f"gc.get_referents({{holder}})[{at}]"
-        yield found(": (a value in use)", "stack", reach, "a value in use")
+        yield found(": (a value in use)", "stack", f"{own}{UNWRITTEN}a value in use")
 
 
 class _End(NamedTuple):

@@ -8,10 +8,11 @@ a subclass may run its own code for any of them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from ..._runtime.torch import Tensor
-from .hooks import next_nodes, read_hooks_of_graph, read_hooks_of_node
+from .hooks import next_nodes, nodes_of, read_hooks_of_graph, read_hooks_of_node
 from .look import (
     descriptor,
     instance_dict,
@@ -28,7 +29,7 @@ from .look import (
 from .reference import Reference
 from .spelling import hides
 
-_MOST_NODES = 10_000
+DETACH = "{holder}.detach_()"
 _PLUMBING = ("_parameters", "_buffers", "_modules")
 _LISTS = ("Sequential", "ModuleList", "ParameterList")
 _DICTS = ("ModuleDict", "ParameterDict")
@@ -143,13 +144,22 @@ def read_tensor(holder: Tensor, held: object) -> Iterator[Reference]:
 def graph_reference(holder: object) -> Reference:
     """Returns the reference from a tensor to what its graph keeps for the backward pass."""
     found = Reference(" (autograd graph)", "autograd graph", _detach_verb(holder))
-    return found.between(holder, None, lambda holder, _: [graph_reference(holder)])
+    return found.between(holder)
+
+
+def number_of(result: Tensor, graph: Reference, before: Reference) -> Reference:
+    """Returns the reference to the graph of a result as it is written: of a single number, only the number is kept,
+    where something else can be put in its place."""
+    with _quiet():
+        is_number = tensor_base().numel(result) == 1
+    can_put = before.verb in ("del {path}", "{path} = None")
+    return replace(graph, verb="{holder} = {holder}.item()") if is_number and can_put else graph
 
 
 def _detach_verb(holder: Tensor) -> str | None:
     # torch refuses to detach a view in place.
     with _quiet():
-        return None if tensor_base()._is_view(holder) else "{holder}.detach_()"
+        return None if tensor_base()._is_view(holder) else DETACH
 
 
 def has_graph(value: Tensor) -> bool:
@@ -199,16 +209,7 @@ def _is_leaf_of(node: object, held: object) -> bool:
     Nodes are asked for their leaf, never for what they saved: unpacking that runs the program's
     hooks.
     """
-    seen, open_nodes = {id(node)}, [node]
-    while open_nodes and len(seen) <= _MOST_NODES:
-        current = open_nodes.pop()
-        if read(current, "variable") is held:
-            return True
-        for following in next_nodes(current):
-            if id(following) not in seen:
-                seen.add(id(following))
-                open_nodes.append(following)
-    return False
+    return any(read(one, "variable") is held for one in nodes_of(node))
 
 
 def read_node(holder: object, held: object) -> Iterator[Reference]:
