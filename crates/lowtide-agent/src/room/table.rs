@@ -14,6 +14,9 @@ use lowtide_proto::{Answer, Ask, Woken};
 use lowtide_types::Bytes;
 use rustix::event::{EventfdFlags, eventfd};
 
+/// The calls of a process of which the arbiter is told at a time, the oldest first.
+const TOLD_MOST: usize = 64;
+
 /// The room that this process shares with others.
 pub(crate) struct Room {
     /// The time after which a call stops waiting.
@@ -200,10 +203,13 @@ impl Room {
         }
         let Some(wait) = table.waits.remove(&ticket) else { return };
         match wait.state {
-            _ if !wait.is_known => return,
-            State::Refused(_) => return,
-            State::Granted(_) if has_taken => table.out.push(ToArbiter::Used { ticket }),
-            _ => table.out.push(ToArbiter::Drop { ticket }),
+            State::Granted(_) if has_taken && wait.is_known => {
+                table.out.push(ToArbiter::Used { ticket });
+            }
+            State::Waiting | State::Granted(_) if wait.is_known => {
+                table.out.push(ToArbiter::Drop { ticket });
+            }
+            _ => {}
         }
         drop(table);
         self.ring();
@@ -280,7 +286,7 @@ impl Room {
         let _read = rustix::io::read(&self.bell, &mut silent);
         let mut table = self.table();
         let mut needs = Vec::new();
-        for (ticket, wait) in &mut table.waits {
+        for (ticket, wait) in table.waits.iter_mut().take(TOLD_MOST) {
             let unsaid = mem::replace(&mut wait.unsaid, Unsaid::Nothing);
             if unsaid != Unsaid::Nothing {
                 needs.push((*ticket, unsaid == Unsaid::Failure));

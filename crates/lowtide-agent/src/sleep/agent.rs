@@ -148,14 +148,6 @@ impl Agent {
     /// # Errors
     /// The reason why nothing was tried, or why the work goes on.
     pub(crate) fn give_way(&self, give: &Give, way: Option<Way>) -> Result<Slept, String> {
-        if give.way == share::Way::Caches {
-            let trim = torch_cache::trim(CLOSED_CACHE_LIMIT);
-            self.memory.contexts().iter().for_each(|one| calls::trim_default_pool(one.device.id()));
-            return match trim {
-                Trim::Done => Ok(Slept::default()),
-                _ => Err("the framework did not give its cache back in time".to_owned()),
-            };
-        }
         let mut slept = Slept::default();
         if !gate::is_asleep() {
             let limit = Duration::from_millis(give.drain_ms);
@@ -463,6 +455,7 @@ impl Agent {
             quiet_s: idle.map(|idle| idle.quiet().as_secs_f64()),
             // Without a context NVML does not list the process.
             gives_way: idle.filter(|_| !contexts.is_empty()).map(gives_way),
+            shares: settings::shares(),
             wake_timeout_s: self.wake_timeout.as_secs_f64(),
             touches: gate::touches(),
             contexts: contexts.iter().map(of).collect(),

@@ -7,10 +7,14 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socketserver
 import sys
 import threading
 import time
 import types
+from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler
+from typing import Any
 
 cuda = ctypes.CDLL("libcuda.so.1")
 context = ctypes.c_void_p()
@@ -19,6 +23,8 @@ trims: list[bool] = []
 ended: list[bool] = []
 threads: list[threading.Thread] = []
 failures: list[OSError] = []
+allocator = threading.Lock()
+callbacks: list[object] = []
 
 
 def call(name: str, *arguments: object) -> None:
@@ -33,9 +39,11 @@ def start() -> None:
     call("cuCtxSetCurrent", context)
 
 
-def alloc(name: str, size: str, library: ctypes.CDLL = cuda) -> None:
+def alloc(name: str, size: str, library: ctypes.CDLL = cuda, lock: Any = nullcontext()) -> None:
     at = ctypes.c_uint64()
-    if code := library.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(int(size))):
+    with lock:
+        code = library.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(int(size)))
+    if code:
         raise OSError(f"cuMemAlloc_v2 failed with {code}")
     data = bytes(range(251)) * (int(size) // 251 + 1)
     blocks[name] = (at, int(size), data[: int(size)])
@@ -45,6 +53,37 @@ def alloc(name: str, size: str, library: ctypes.CDLL = cuda) -> None:
 def alloc_locked(name: str, size: str) -> None:
     """Keeps the interpreter's lock meanwhile."""
     alloc(name, size, ctypes.PyDLL("libcuda.so.1"))
+
+
+def alloc_holding(name: str, size: str) -> None:
+    """Keeps a lock meanwhile, as torch does the one of its allocator."""
+    alloc(name, size, lock=allocator)
+
+
+def callback() -> None:
+    """Has the device call a function that needs that lock, and the interpreter's."""
+
+    def run(_: object) -> None:
+        with allocator:
+            pass
+
+    callbacks.append(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(run))
+    call("cuLaunchHostFunc", None, callbacks[-1], None)
+
+
+class Health(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def serve(path: str) -> None:
+    server = socketserver.ThreadingUnixStreamServer(path, Health)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
 
 
 def later(word: str, *arguments: str) -> None:
@@ -88,6 +127,9 @@ def torch(which: str, initialized: str) -> None:
                 time.sleep(0.01)
             time.sleep(0.3)
             print("trimmed", flush=True)
+        if which == "locking":
+            allocator.acquire()
+            allocator.release()
         trims.append(True)
         if which == "sharing":
             call("cuMemExportToShareableHandle", ctypes.byref(ctypes.c_int()), shared, 1, ctypes.c_uint64(0))
@@ -123,6 +165,9 @@ actions = {
     "start": start,
     "alloc": alloc,
     "alloc-locked": alloc_locked,
+    "alloc-holding": alloc_holding,
+    "callback": callback,
+    "serve": serve,
     "later": later,
     "joined": joined,
     "check": check,

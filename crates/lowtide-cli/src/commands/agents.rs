@@ -206,7 +206,11 @@ fn describe(page: &mut Page, status: &Status, in_detail: bool) {
             let (quiet_s, grown) = (quiet_s.unwrap_or(idle_s), grown.unwrap_or_default());
             page.row("sleeps", &format!("after {quiet_s} s without a use of the device{grown}"));
         }
+        None if status.shares => {}
         None => page.row("sleeps", "when `lowtide sleep` says so"),
+    }
+    if status.shares {
+        page.row("sleeps", "when another program needs its room");
     }
     if let Some(gives_way) = &status.gives_way {
         page.row("gives way", gives_way);

@@ -135,9 +135,11 @@ fn programs_that_share_take_turns_and_status_shows_who_waits() {
         }
         assert!(began.elapsed() < LIMIT, "{text}");
     };
-    for part in ["take turns", "98.0 MiB", "51.0 MiB", "wake", "interactive", &has] {
+    let sleeps = "when another program needs its room";
+    for part in ["take turns", "98.0 MiB", "51.0 MiB", "wake", "interactive", &has, sleeps] {
         assert!(text.contains(part), "{part}: {text}");
     }
+    assert!(!text.contains("when `lowtide sleep` says so"), "{text}");
     let lines = status(&["--json"]);
     let queue = lines.lines().find(|line| line.contains("\"queue\"")).expect("a line");
     let queue: serde_json::Value = serde_json::from_str(queue).expect("JSON");

@@ -7,7 +7,7 @@ use lowtide_proto::helper::Target;
 use lowtide_proto::share::{Join, Need, Queue, ToAgent, ToArbiter};
 
 use super::amounts::Amounts;
-use super::member::{Member, MemberId};
+use super::member::{Member, MemberId, Order};
 use super::room::{DeviceFree, Room};
 use super::turns::{Moves, Rule};
 use super::waits::{Members, Waiting};
@@ -65,7 +65,9 @@ impl Arbiter {
     pub fn hear(&mut self, now: Duration, id: MemberId, event: Event) {
         match event {
             Event::Joined { target, join } => {
-                self.members.insert(id, Member::new(now, target, join));
+                // It has no claim on the time of others before it came.
+                let served = self.most_served();
+                self.members.insert(id, Member::new(now, target, join, served));
             }
             Event::Stopped(is_stopped) => {
                 self.members.entry(id).and_modify(|member| member.is_stopped = is_stopped);
@@ -100,6 +102,10 @@ impl Arbiter {
             }
             ToArbiter::Used { ticket } => {
                 self.room.used(now, id, ticket);
+                let since = self.waits_of(id, ticket).find_map(|wait| wait.moving_since);
+                if let (Some((since, copies)), Some(member)) = (since, self.members.get_mut(&id)) {
+                    member.came(now.saturating_sub(since), copies + member.wake());
+                }
                 self.waits.retain(|wait| !(wait.member == id && wait.need.ticket == ticket));
             }
             ToArbiter::Failed { ticket } => {
@@ -109,11 +115,18 @@ impl Arbiter {
                 }
             }
             ToArbiter::Gave { order, freed, took_ms } => {
-                let Some(_) = member.order.take_if(|it| it.number == order) else { return };
+                let order = member.order.take_if(|it| it.number == order);
+                let Some(Order { number, call, served, .. }) = order else { return };
                 if Amounts::from(freed.as_slice()).total() > 0 {
                     member.gave();
-                    let took = Duration::from_millis(took_ms) + member.wake();
-                    self.moves.end(order, took);
+                    member.served += served;
+                    let took = Duration::from_millis(took_ms);
+                    self.moves.end(number, took + member.wake());
+                    for wait in self.waits_of(call.0, call.1) {
+                        let (since, copies) = wait.moving_since.unwrap_or((now, Duration::ZERO));
+                        let since = since.min(now.saturating_sub(took));
+                        wait.moving_since = Some((since, copies.max(took)));
+                    }
                 } else {
                     let reason = "the driver's number shows nothing".to_owned();
                     member.failed(now, reason, Duration::from_millis(took_ms));
@@ -135,6 +148,11 @@ impl Arbiter {
             Some(wait) => wait.need = need,
             None => self.waits.push(Waiting::new(now, id, need)),
         }
+    }
+
+    /// Returns the longest time for which others have waited for one program.
+    pub(super) fn most_served(&self) -> Duration {
+        self.members.values().map(|member| member.served).max().unwrap_or_default()
     }
 
     fn waits_of(&mut self, id: MemberId, ticket: u64) -> impl Iterator<Item = &mut Waiting> {

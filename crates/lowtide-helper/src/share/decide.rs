@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lowtide_proto::share::{Give, ToAgent, Wait, Way};
+use lowtide_proto::share::{Give, ToAgent, Wait};
 
 use super::amounts::Amounts;
 use super::arbiter::Arbiter;
-use super::member::{DRAIN, Member, MemberId, Order};
+use super::member::{Member, MemberId, Order};
 use super::plan::{Giver, plan};
 use super::room::DeviceFree;
+use super::turns::CATCHING_UP;
 use super::waits::{Waiting, order};
 use super::words::{self, Reason};
 
@@ -184,7 +185,7 @@ impl Arbiter {
             turn.later.add(&giver.gain);
             turn.taken.insert(giver.id);
             if is_known && is_now(&givers) {
-                self.give(now, id, giver, turn);
+                self.give(now, index, giver, turn);
             }
         }
         turn.later = turn.later.minus(extra);
@@ -213,22 +214,34 @@ impl Arbiter {
         turn.told.push((wait.member, ToAgent::Grant { ticket: wait.need.ticket, lease_ms }));
     }
 
-    fn give(&mut self, now: Duration, asker: MemberId, giver: &Giver, turn: &mut Turn) {
+    fn give(&mut self, now: Duration, index: usize, giver: &Giver, turn: &mut Turn) {
         self.orders += 1;
-        let number = self.orders;
-        let asker = self.members.get(&asker).map(|it| (it.name(), it.join.priority));
-        let (Some((for_whom, class)), Some(member)) = (asker, self.members.get_mut(&giver.id))
+        let (number, wait, most) = (self.orders, &self.waits[index], self.most_served());
+        let waits_itself = self.waits.iter().any(|it| it.member == giver.id);
+        let asker = self.members.get(&wait.member);
+        let asker = asker.map(|it| (it.name(), it.join.priority, it.served));
+        let (Some((for_whom, class, served)), Some(member)) =
+            (asker, self.members.get_mut(&giver.id))
         else {
             return;
         };
+        let mut served_meanwhile = Duration::ZERO;
+        if giver.is_busy {
+            served_meanwhile = now.saturating_sub(wait.since.max(member.since));
+            member.served = member.served.max(served.saturating_sub(CATCHING_UP));
+        } else if !waits_itself {
+            // What is idle has no claim on the time of others.
+            member.served = most;
+        }
         if giver.is_busy && class <= member.join.priority {
             self.moves.begin(number, now, member.switch(), giver.gain.clone());
         }
         member.asked(now);
-        member.order =
-            Some(Order { number, given: now, gain: giver.gain.clone(), left: turn.now.clone() });
-        let drain_ms = if giver.way == Way::Caches { Duration::ZERO } else { DRAIN };
-        let drain_ms = drain_ms.as_millis() as u64;
+        let call = (wait.member, wait.need.ticket);
+        let (gain, left) = (giver.gain.clone(), turn.now.clone());
+        let given = now;
+        member.order = Some(Order { number, given, call, served: served_meanwhile, gain, left });
+        let drain_ms = member.drain(now).as_millis() as u64;
         let give = Give { order: number, way: giver.way, drain_ms, for_whom };
         turn.told.push((giver.id, ToAgent::Give(give)));
     }

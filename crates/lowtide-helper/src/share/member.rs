@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use lowtide_proto::helper::Target;
 use lowtide_proto::share::{Join, Report, State, Way};
+use lowtide_types::Bytes;
 
 use super::amounts::Amounts;
+use super::turns::residence;
 
 /// The time in which an agent answers. Nobody waits for a program whose agent does not.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -19,8 +21,10 @@ pub(super) const DRAIN: Duration = Duration::from_secs(10);
 /// The pause after a first failed drain; it doubles with each.
 const PAUSE: Duration = Duration::from_secs(2);
 const PAUSE_MOST: Duration = Duration::from_secs(60);
-/// A failed drain is followed by so many times its length without one: 5% of the time.
-const PAUSE_DRAINS: u32 = 19;
+/// One part in so many of a program's time may go into drains that fail: 5%, and a whole first one.
+const FAILING: u32 = 20;
+/// The most that counts of what a move takes beside the copies: messages, grants, a framework's cache.
+const AROUND: Duration = Duration::from_secs(1);
 
 /// A program that shares: the number of its standing connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,6 +48,13 @@ pub(super) struct Member {
     pub(super) is_stopped: bool,
     /// The order that it carries out.
     pub(super) order: Option<Order>,
+    /// The time from the end of the work that gave way for it until it had its memory, when that was last so.
+    handover: Duration,
+    /// The time for which others have waited while it worked.
+    pub(super) served: Duration,
+    joined: Duration,
+    /// The time that failed drains have taken.
+    tried: Duration,
     failures: u32,
     /// The moment from which it may be made to drain again, and the reason of the last failure.
     not_before: Option<(Duration, String)>,
@@ -54,6 +65,10 @@ pub(super) struct Member {
 pub(super) struct Order {
     pub(super) number: u64,
     pub(super) given: Duration,
+    /// The call that it makes room for.
+    pub(super) call: (MemberId, u64),
+    /// The time for which that call has waited while the program worked.
+    pub(super) served: Duration,
     /// The memory that it frees.
     pub(super) gain: Amounts,
     /// What could be granted when the order was given, minus what was granted since. What is free beyond that may
@@ -72,7 +87,7 @@ pub(super) struct Obstacle {
 
 impl Member {
     /// Makes a member of a program that joins.
-    pub(super) fn new(now: Duration, target: Target, join: Join) -> Member {
+    pub(super) fn new(now: Duration, target: Target, join: Join, served: Duration) -> Member {
         Member {
             target,
             join,
@@ -83,6 +98,10 @@ impl Member {
             unanswered: None,
             is_stopped: false,
             order: None,
+            handover: Duration::ZERO,
+            served,
+            joined: now,
+            tried: Duration::ZERO,
             failures: 0,
             not_before: None,
         }
@@ -126,9 +145,11 @@ impl Member {
 
     /// Takes its report.
     pub(super) fn hear(&mut self, now: Duration, report: Report) {
-        let is_there = |state| matches!(state, State::Awake | State::Draining);
-        let was = self.report.as_ref().map(|before| before.state);
-        if was.is_none_or(|was| is_there(was) != is_there(report.state)) {
+        let is_there = |report: &Report| {
+            let has_some = report.devices.iter().any(|device| device.resident > Bytes::ZERO);
+            has_some && matches!(report.state, State::Awake | State::Draining)
+        };
+        if self.report.as_ref().is_none_or(|before| is_there(before) != is_there(&report)) {
             self.since = now;
         }
         self.idle_since =
@@ -154,7 +175,6 @@ impl Member {
         let devices = self.report.iter().flat_map(|report| &report.devices);
         Amounts::of(devices.map(|it| {
             let bytes = match way {
-                Way::Caches => it.cached.min(it.resident),
                 Way::Sleep => it.resident,
                 Way::Suspend => it.resident + it.suspendable,
             };
@@ -188,17 +208,33 @@ impl Member {
         Duration::from_millis(self.report.as_ref().map_or(0, |report| report.wake_ms))
     }
 
+    /// Takes note that it has its memory, for which work ended that long ago.
+    pub(super) fn came(&mut self, time: Duration, copies: Duration) {
+        self.handover = time.min(copies + AROUND);
+    }
+
+    /// Returns the time for which it keeps its memory while it is busy.
+    pub(super) fn residence(&self) -> Duration {
+        residence(self.switch().max(self.handover))
+    }
+
+    /// Returns the longest time for which a drain may hold it up now.
+    pub(super) fn drain(&self, now: Duration) -> Duration {
+        let most = DRAIN + now.saturating_sub(self.joined) / FAILING;
+        most.saturating_sub(self.tried).min(DRAIN)
+    }
+
     /// Takes note that it gave way.
     pub(super) fn gave(&mut self) {
         (self.failures, self.not_before) = (0, None);
     }
 
-    /// Takes note that it did not give way. The next attempt waits twice as long, and so long that failed attempts
-    /// take at most 5% of its time.
+    /// Takes note that it did not give way. The next attempt waits twice as long.
     pub(super) fn failed(&mut self, now: Duration, reason: String, tried: Duration) {
         let pause = PAUSE.saturating_mul(1 << self.failures.min(16)).min(PAUSE_MOST);
         self.failures += 1;
-        self.not_before = Some((now + pause.max(tried * PAUSE_DRAINS), reason));
+        self.tried += tried;
+        self.not_before = Some((now + pause, reason));
     }
 
     /// Returns why it cannot be made to give way now; `None` if it can.

@@ -26,18 +26,24 @@
 //!   512 MiB. A lease counts until the driver's number shows that it was used, at most [`LATE`].
 //! - **Calls have an order**: the class, then who came first. A later call takes only what the plans of earlier
 //!   ones leave. A call that nobody can make room for now holds up no other.
-//! - **Room is made by demand only**, by as few as possible: caches; idle programs and those that wait themselves,
-//!   the longest idle first, of these the cheapest; contexts, where they are all that is missing; busy programs
-//!   that had their residence. Nobody is told to give way before all whom a plan needs can.
+//! - **Room is made by demand only**, by as few as possible: idle programs and those that wait themselves, the
+//!   longest idle first, of these the cheapest; contexts, where they are all that is missing; busy programs that had
+//!   their residence. Nobody is told to give way before all whom a plan needs can.
 //! - **Residence**: a busy program keeps its memory for max(2 s, 10 × its last switch) after it came, against its
-//!   own class and lower ones, and longer while more than a tenth of the last minute went into such switches.
+//!   own class and lower ones, and longer while more than a tenth of the last minute went into such switches. The
+//!   switch is its own copies both ways, or the time from the end of the work that gave way for it until it had its
+//!   memory, if that was longer: nobody computed in it.
+//! - **Even shares**: a program that had less time than the one that asks, while others waited, catches up first, by
+//!   a minute at most. One that was idle, and a new one, catch nothing up.
+//! - **Drains that fail** take a twentieth of a program's time beside one whole one: each is shorter, or there is time
+//!   for it. They come 2 s apart, then twice as long each time, at most a minute.
 //!
 //! # The longest wait
 //! Waiting raises the class by one each [`AGING`]. After at most 2 × [`AGING`] a call is in the highest class, and
 //! there those that came before it are served before it: at most one of each other program at a time. Each of
 //! them, and then the call itself, waits for one residence and one drain with its switch. So with *n* programs, a
 //! longest residence *R* and a longest drain with its switch *D*, a call waits for at most
-//! 2 × [`AGING`] + *n* × (*R* + *D*). *R* is at most max(2 s, 10 × switch) + 60 s. Time in which a program that
+//! 2 × [`AGING`] + *n* × (*R* + *D*). *R* is at most max(2 s, 10 × (switch + 1 s)) + 60 s. Time in which a program that
 //! cannot move is in the way does not count: the call is told its name.
 
 mod amounts;

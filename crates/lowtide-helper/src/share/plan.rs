@@ -45,9 +45,9 @@ pub(super) fn plan(missing: &Amounts, now: Duration, all: &[Candidate]) -> Optio
         if !gain.meets(&missing) {
             continue;
         }
-        let can_wait = one.idle.is_some() || way == Way::Caches;
-        let from = if can_wait { now } else { one.from };
-        let giver = Giver { id: one.id, way, from, is_busy: !can_wait, gain };
+        let is_busy = one.idle.is_none();
+        let from = if is_busy { one.from } else { now };
+        let giver = Giver { id: one.id, way, from, is_busy, gain };
         givers.retain(|it| it.id != one.id);
         givers.push(giver);
     }
@@ -82,12 +82,8 @@ fn steps<'a>(
     let mut add = |ones: &[&'a Candidate<'a>], way| {
         steps.extend(ones.iter().map(|one| (*one, way)));
     };
-    add(&idle, Way::Caches);
-    add(&busy, Way::Caches);
     add(&idle, Way::Sleep);
-    let caches = busy.iter().map(|one| one.member.gain(Way::Caches));
-    let all_of_idle = idle.iter().map(|one| one.member.gain(Way::Suspend));
-    let without_work = Amounts::sum(caches.chain(all_of_idle));
+    let without_work = Amounts::sum(idle.iter().map(|one| one.member.gain(Way::Suspend)));
     // Contexts take a second or more to leave. That is better than to hold up work, where it is enough.
     if without_work.covers(missing) {
         add(&idle, Way::Suspend);

@@ -10,7 +10,7 @@ use super::arbiter::Arbiter;
 use super::member::{Member, MemberId};
 use super::plan::Candidate;
 use super::room::DeviceFree;
-use super::turns::{Rule, residence};
+use super::turns::{CATCHING_UP, Rule};
 use super::waits::Waiting;
 use super::words;
 
@@ -117,11 +117,13 @@ impl Arbiter {
 
     /// Returns the moment from which a busy program can be told to sleep for a call.
     fn residence_end(&self, now: Duration, wait: &Waiting, member: &Member) -> Duration {
-        let declared = self.members.get(&wait.member).map(|it| it.join.priority);
-        if self.without == Some(Rule::Residence) || declared > Some(member.join.priority) {
+        let Some(asker) = self.members.get(&wait.member) else { return now };
+        if self.without == Some(Rule::Residence) || asker.join.priority > member.join.priority {
             return now;
         }
-        let over = member.since + residence(member.switch());
+        // Whoever had less time than the one that asks catches up.
+        let behind = asker.served.saturating_sub(member.served).min(CATCHING_UP);
+        let over = member.since + member.residence().max(behind);
         over.max(self.moves.next(now, member.switch(), &member.held()))
     }
 }

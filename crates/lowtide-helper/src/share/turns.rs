@@ -11,6 +11,8 @@ pub const AGING: Duration = Duration::from_secs(30);
 
 /// The least residence of a busy program.
 const RESIDENCE: Duration = Duration::from_secs(2);
+/// The most time of others that a busy program that had less than they catches up before it gives way.
+pub(super) const CATCHING_UP: Duration = Duration::from_secs(60);
 /// The residence in switches: their part of the time is at most one in so many.
 const SWITCHES: u32 = 10;
 

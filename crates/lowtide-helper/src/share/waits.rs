@@ -25,6 +25,8 @@ pub(super) struct Waiting {
     pub(super) hopeless_since: Option<Duration>,
     /// The moment since which there has been room for it.
     pub(super) room_since: Option<Duration>,
+    /// The moment at which the work ended that gave way for it, and the time of the longest copy since.
+    pub(super) moving_since: Option<(Duration, Duration)>,
     /// What its program was told last.
     pub(super) told: Option<Wait>,
 }
@@ -43,6 +45,7 @@ impl Waiting {
             retry_at: now,
             hopeless_since: None,
             room_since: None,
+            moving_since: None,
             told: None,
         }
     }

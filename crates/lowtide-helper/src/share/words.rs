@@ -9,7 +9,6 @@ use super::amounts::{Amounts, unsigned};
 use super::member::{Member, MemberId};
 use super::plan::Giver;
 use super::room::{DeviceFree, Room};
-use super::turns::residence;
 use super::waits::{Members, Waiting, order};
 
 /// What a call waits for.
@@ -169,7 +168,7 @@ pub(super) fn queue(members: &Members, waits: &[Waiting], room: &Room, now: Dura
 }
 
 fn holder(member: &Member, now: Duration) -> Holder {
-    let until = member.since + residence(member.switch());
+    let until = member.since + member.residence();
     let is_protected = member.idle_since.is_none() && !member.is_away();
     let protected = if is_protected { until.saturating_sub(now) } else { Duration::ZERO };
     Holder {

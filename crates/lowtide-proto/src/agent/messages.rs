@@ -112,6 +112,9 @@ pub struct Status {
     /// it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gives_way: Option<String>,
+    /// Whether it takes turns with others (`lowtide run --share`).
+    #[serde(default)]
+    pub shares: bool,
     /// The time for which a call waits for room on the device before it fails, in seconds.
     #[serde(default)]
     pub wake_timeout_s: f64,

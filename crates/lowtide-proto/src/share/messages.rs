@@ -83,9 +83,6 @@ pub struct Holding {
     /// The bytes that a sleep frees now; zero while it is asleep.
     #[serde(rename = "resident_bytes")]
     pub resident: Bytes,
-    /// Those of them that giving the caches frees.
-    #[serde(rename = "cached_bytes")]
-    pub cached: Bytes,
     /// The bytes that a sleep leaves: contexts, modules, memory that cannot sleep. Zero while it is suspended.
     #[serde(rename = "staying_bytes")]
     pub staying: Bytes,
@@ -147,8 +144,6 @@ words! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "kebab-case")]
     pub enum Way {
-        /// The program gives freed memory that it caches, and works on.
-        Caches = "caches",
         /// The program sleeps.
         Sleep = "sleep",
         /// The program leaves the device; it sleeps first.
@@ -294,7 +289,6 @@ mod tests {
         let holding = Holding {
             uuid: "GPU-1".to_owned(),
             resident: Bytes::gib(16),
-            cached: Bytes::gib(2),
             staying: Bytes::mib(500),
             suspendable: Bytes::mib(480),
             back: Bytes::gib(14),

@@ -71,4 +71,9 @@ entry! {
         state.view(current.device, at, bytes, READ_WRITE)?;
         state.submit(current, stream, Work::Fill { at, byte, bytes }).map(drop)
     }
+    fn cuLaunchHostFunc(stream: u64, function: usize, data: usize) {
+        let mut state = tables::lock();
+        let current = state.healthy()?;
+        state.submit(current, stream, Work::Call { function, data }).map(drop)
+    }
 }

@@ -238,6 +238,14 @@ pub(super) fn read_host(at: usize, into: &mut [u8]) -> bool {
     })
 }
 
+/// Calls a function of the program's, which it gave to the driver with its argument.
+pub(super) fn call_host(function: usize, data: usize) {
+    let function = std::ptr::with_exposed_provenance::<()>(function);
+    // SAFETY: the program's promise.
+    let function: extern "C" fn(usize) = unsafe { std::mem::transmute(function) };
+    function(data);
+}
+
 /// Copies into the caller's memory; false where some of it cannot be written.
 pub(super) fn write_host(at: usize, from: &[u8]) -> bool {
     from.chunks(CHUNK_BYTES).enumerate().all(|(index, chunk)| {

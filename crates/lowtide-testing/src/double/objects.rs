@@ -159,6 +159,11 @@ pub(super) enum Work {
         bytes: u64,
     },
     Launch(Arc<Launch>),
+    /// A function of the program.
+    Call {
+        function: usize,
+        data: usize,
+    },
     Graph(Arc<[Work]>),
     /// No work, only something to wait for.
     Nothing,

@@ -105,6 +105,10 @@ impl Work {
             Work::Fill { at, byte, bytes } => run_fill(device, *at, *byte, *bytes),
             Work::Launch(launch) => return launch.run(device),
             Work::Graph(works) => return works.iter().try_for_each(|work| work.run(device)),
+            Work::Call { function, data } => {
+                memory::call_host(*function, *data);
+                Some(())
+            }
             Work::Nothing => Some(()),
         };
         done.ok_or(LAUNCH_FAILED)

@@ -43,7 +43,14 @@ impl World {
             live: 0,
             cached: 0,
             staying,
-            ms_per_gib: 1 + if self.plot.crowd.is_empty() { self.dice.roll(20) } else { 0 },
+            // Of a crowd each has its own speed.
+            ms_per_gib: 1 + if self.plot.crowd.is_empty() {
+                self.dice.roll(20)
+            } else {
+                id as u64 % 3 * 3
+            },
+            is_copying: false,
+            worked: Duration::ZERO,
             is_tireless,
             is_fixed,
             stubborn: if self.dice.one_in(6) { self.plot.stubborn } else { 5 },
@@ -224,7 +231,7 @@ impl World {
         let worked = now.saturating_sub(program.changed) > Duration::from_millis(200);
         let worked = worked || program.is_tireless;
         let is_forced = works && worked && class <= program.priority;
-        let took = if !works || give.way == Way::Caches {
+        let took = if !works {
             Duration::ZERO
         } else if self.dice.roll(1000) < self.programs[id].stubborn {
             self.ms(5000, 60_000)
@@ -234,11 +241,15 @@ impl World {
             self.ms(1, 60)
         };
         self.programs[id].is_forced |= is_forced;
-        if give.way != Way::Caches && self.programs[id].state == State::Awake {
+        if self.programs[id].state == State::Awake {
             self.programs[id].state = State::Draining;
         }
         self.report(id);
-        self.after(took.min(DRAIN), Thing::Drained(id, give, took));
+        let drain = Duration::from_millis(give.drain_ms);
+        if drain > DRAIN {
+            self.fail(format!("a drain may take {drain:?}"));
+        }
+        self.after(took.min(drain), Thing::Drained(id, give, took));
     }
 
     pub(super) fn refuse(&mut self, id: usize, give: &Give, tried: Duration, reason: &str) {
@@ -263,18 +274,16 @@ impl World {
     }
 
     pub(super) fn drained(&mut self, id: usize, give: Give, took: Duration) {
-        if took > DRAIN {
-            return self.refuse(id, &give, DRAIN, "its work did not end in 10 s");
+        let drain = Duration::from_millis(give.drain_ms);
+        if took > drain {
+            return self.refuse(id, &give, drain, "its work did not end");
         }
+        let around = self.around();
         let program = &mut self.programs[id];
         // Caches go first, and the rest when it has been copied.
-        let freed = if program.is_resident() { program.cached } else { 0 };
-        program.cached = 0;
-        let copies = program.is_resident() && give.way != Way::Caches;
-        if give.way == Way::Caches {
-            return self.gave(id, &give, freed, Duration::ZERO);
-        }
-        let mut time = if copies { program.copying() } else { Duration::ZERO };
+        (program.cached, program.is_copying) = (0, true);
+        let mut time =
+            if program.is_resident() { program.copying() + around } else { Duration::ZERO };
         if give.way == Way::Suspend {
             time += Duration::from_secs(1);
         }
@@ -285,6 +294,7 @@ impl World {
         let program = &mut self.programs[id];
         let before = program.has();
         let took = program.copying();
+        program.is_copying = false;
         program.state = if give.way == Way::Suspend { State::Suspended } else { State::Asleep };
         program.slept = took;
         let freed = before - program.has();
@@ -306,6 +316,11 @@ impl World {
         if need.is_none() {
             self.go_on(id);
         }
+    }
+
+    /// What a move takes beside the copies, and agents do not count: a framework's cache, mappings.
+    pub(super) fn around(&mut self) -> Duration {
+        if self.plot.crowd.is_empty() { Duration::ZERO } else { self.ms(20, 150) }
     }
 
     pub(super) fn count_move(&mut self, id: usize, took: Duration) {
@@ -348,7 +363,11 @@ impl World {
         program.state = State::Waking;
         let took = if was_away { program.copying() } else { Duration::from_millis(1) };
         self.report(id);
-        self.after(took, Thing::Woken(id, ticket, if was_away { took } else { Duration::ZERO }));
+        let around = self.around();
+        self.after(
+            took + around,
+            Thing::Woken(id, ticket, if was_away { took } else { Duration::ZERO }),
+        );
     }
 
     pub(super) fn woken(&mut self, id: usize, ticket: u64, took: Duration) {

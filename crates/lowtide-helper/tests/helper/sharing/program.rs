@@ -57,6 +57,10 @@ pub(super) struct Program {
     pub(super) order: Option<u64>,
     /// Whether the sleep under way and the wake after it hold up work for its own class or a lower one.
     pub(super) is_forced: bool,
+    /// Whether its work has ended for the sleep under way.
+    pub(super) is_copying: bool,
+    /// The time for which it has worked.
+    pub(super) worked: Duration,
     pub(super) stopped_until: Duration,
     pub(super) capture_until: Duration,
     pub(super) is_alive: bool,
@@ -72,6 +76,12 @@ pub(super) struct Program {
 impl Program {
     pub(super) fn is_resident(&self) -> bool {
         !matches!(self.state, State::Asleep | State::Suspended)
+    }
+
+    /// Returns whether it gets on with its work.
+    pub(super) fn works(&self) -> bool {
+        let has_memory = matches!(self.state, State::Awake | State::Draining);
+        self.is_alive && has_memory && !self.is_copying && self.call.is_none()
     }
 
     /// Returns what it has on each of its devices.
@@ -110,7 +120,6 @@ impl Program {
         let holding = |device: &usize| Holding {
             uuid: uuid(*device),
             resident: bytes(if self.is_resident() { self.live + self.cached } else { 0 }),
-            cached: bytes(if self.is_resident() { self.cached } else { 0 }),
             staying: bytes(if self.state == State::Suspended { 0 } else { self.staying }),
             suspendable: bytes(if self.state == State::Suspended { 0 } else { self.staying }),
             back: bytes(self.live),

@@ -147,19 +147,54 @@ fn residence_protects_against_the_own_class_and_not_against_a_higher_one() {
 }
 
 #[test]
-fn after_a_failed_drain_the_next_waits_nineteen_times_as_long_as_it_took() {
+fn failed_drains_come_at_most_a_minute_apart_and_take_a_twentieth_of_the_time_beside_the_first() {
     let busy = report(80, false);
     let mut table = Table::new(TWO, &busy, [20, 100]);
     table.need(1, [80, 0], true);
-    let Give { order, .. } = table.order_after(seconds(3.0), &busy).expect("its residence is over");
-    let reason = "its work did not end".to_owned();
-    table.say(0, ToArbiter::Refused { order, reason, tried_ms: 1000 });
-    let told = table.decide();
-    let is_named =
-        |said: &ToAgent| matches!(said, ToAgent::Wait(it) if it.why.contains("did not end"));
-    assert!(told.iter().any(|(_, said)| is_named(said)), "{told:?}");
-    assert_eq!(table.order_after(seconds(18.9), &busy), None);
-    assert!(table.order_after(seconds(0.2), &busy).is_some());
+    let mut failed = seconds(0.0);
+    let mut give = table.order_after(seconds(3.0), &busy).expect("its residence is over");
+    for pause in [2, 4, 8, 16, 32, 60, 60] {
+        let allowed = seconds(10.0) + table.now / 20;
+        assert_eq!(give.drain_ms, allowed.saturating_sub(failed).as_millis().min(10_000) as u64);
+        failed += Duration::from_millis(give.drain_ms);
+        table.now += Duration::from_millis(give.drain_ms);
+        let (order, reason) = (give.order, "its work did not end".to_owned());
+        table.say(0, ToArbiter::Refused { order, reason, tried_ms: give.drain_ms });
+        let told = table.decide();
+        let is_named =
+            |said: &ToAgent| matches!(said, ToAgent::Wait(it) if it.why.contains("did not end"));
+        assert!(told.iter().any(|(_, said)| is_named(said)), "{told:?}");
+        assert_eq!(table.order_after(seconds(f64::from(pause) - 0.1), &busy), None);
+        give = table.order_after(seconds(0.2), &busy).expect("the pause is over");
+    }
+}
+
+#[test]
+fn a_turn_pays_for_all_that_its_beginning_took_and_whoever_had_less_time_catches_up() {
+    let mut table = Table::new(TWO, &report(80, false), [20, 100]);
+    table.need(1, [80, 0], true);
+    // The second has waited for 20 s when the first gives way.
+    table.now = seconds(20.0);
+    let Give { order, .. } = table.order_after(seconds(0.0), &report(80, false)).expect("a turn");
+    let away = Report { state: State::Asleep, sleep_ms: 100, ..report(0, true) };
+    table.say(0, ToArbiter::Report(away));
+    table.now += seconds(0.6);
+    let freed = vec![DeviceBytes { uuid: "0".to_owned(), bytes: Bytes::gib(80) }];
+    table.say(0, ToArbiter::Gave { order, freed, took_ms: 100 });
+    table.free = [100, 100];
+    assert!(is_granted(&table.decide(), 1));
+    table.say(1, ToArbiter::Report(report(80, false)));
+    table.say(1, ToArbiter::Used { ticket: 1 });
+    table.free = [20, 100];
+    // The first waited for nobody: the second has its residence, or as much time as the first had.
+    table.need(0, [80, 0], true);
+    for (after, is_due) in [(19.8, false), (0.4, true)] {
+        table.now += seconds(after);
+        table.say(1, ToArbiter::Report(report(80, false)));
+        let told = table.decide();
+        let gives = told.iter().any(|(_, said)| matches!(said, ToAgent::Give(_)));
+        assert_eq!(gives, is_due, "{told:?}");
+    }
 }
 
 #[test]
@@ -195,9 +230,8 @@ fn a_need_on_two_devices_is_granted_whole_and_a_later_call_takes_what_is_left() 
 }
 
 #[test]
-fn caches_come_first_and_contexts_where_they_are_all_that_is_missing() {
+fn contexts_leave_where_they_are_all_that_is_missing() {
     let mut first = report(80, false);
-    first.devices[0].cached = Bytes::gib(5);
     first.devices[0].staying = Bytes::gib(1);
     first.devices[0].suspendable = Bytes::gib(1);
     let asleep = {
@@ -205,11 +239,8 @@ fn caches_come_first_and_contexts_where_they_are_all_that_is_missing() {
         report.devices[0].resident = Bytes::ZERO;
         report
     };
-    for (first, free, need, way) in [
-        (&first, 19, 24, Way::Caches),
-        (&first, 19, 25, Way::Sleep),
-        (&asleep, 80, 81, Way::Suspend),
-    ] {
+    for (first, free, need, way) in [(&first, 19, 24, Way::Sleep), (&asleep, 80, 81, Way::Suspend)]
+    {
         let mut table = Table::new(TWO, first, [free, 100]);
         table.need(1, [need, 0], true);
         let order = table.order_after(seconds(3.0), first).expect("it can give way");

@@ -33,6 +33,13 @@ pub(crate) struct Plot {
     pub(crate) crowd_gib: i64,
 }
 
+impl Plot {
+    /// Returns whether its programs always work, have one class, and cannot work at the same time.
+    fn is_even(&self) -> bool {
+        self.crowd_gib > 70 && self.crowd.windows(2).all(|two| two[0] == two[1])
+    }
+}
+
 /// What a run came to.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
@@ -42,6 +49,9 @@ pub(crate) struct Summary {
     pub(crate) forced: u64,
     pub(crate) longest: Duration,
     pub(crate) moving: f64,
+    /// The part of the time of a crowd in which none of it worked, and the least time of one by the most.
+    pub(crate) lost: f64,
+    pub(crate) evenness: f64,
     pub(crate) time: Duration,
 }
 
@@ -122,7 +132,7 @@ impl World {
     pub(crate) fn run(mut self, events: u64) -> Result<Summary, String> {
         for _ in 0..events {
             let Some(((at, _), thing)) = self.things.pop_first() else { break };
-            self.now = at;
+            self.work_until(at);
             self.happen(thing);
             self.note_free();
             if let Some(failure) = self.failure.take() {
@@ -132,6 +142,16 @@ impl World {
         self.check_end();
         self.summary.time = self.now;
         self.failure.take().map_or(Ok(self.summary), Err)
+    }
+
+    /// Lets time pass.
+    fn work_until(&mut self, at: Duration) {
+        let passed = at.saturating_sub(self.now);
+        let mut all = self.programs.iter_mut();
+        if all.by_ref().filter(|it| it.works()).map(|it| it.worked += passed).count() == 0 {
+            self.summary.lost += passed.as_secs_f64();
+        }
+        self.now = at;
     }
 
     pub(super) fn after(&mut self, delay: Duration, thing: Thing) {
@@ -328,7 +348,8 @@ impl World {
     pub(super) fn bound(&self) -> Duration {
         let alive = self.programs.iter().filter(|it| it.is_alive);
         let switch = alive.clone().map(|it| it.copying() * 2).max().unwrap_or_default();
-        let residence = (switch * 10).max(Duration::from_secs(2)) + Duration::from_secs(60);
+        let switch_and_more = switch + Duration::from_secs(1);
+        let residence = switch_and_more * 10 + Duration::from_secs(60);
         let drain = DRAIN + switch + Duration::from_secs(3);
         AGING * 2 + (residence + drain) * alive.count() as u32
     }
@@ -361,6 +382,17 @@ impl World {
         }
         if self.summary.moving > 0.1 {
             self.fail(format!("{:.1}% of the time went into moving", self.summary.moving * 100.0));
+        }
+        self.summary.lost /= time;
+        let worked = || self.programs.iter().map(|it| it.worked.as_secs_f64());
+        self.summary.evenness = worked().fold(time, f64::min) / worked().fold(0.0, f64::max);
+        if self.plot.is_even() {
+            if self.summary.lost > 0.1 {
+                self.fail(format!("{:.1}% of the time nobody worked", self.summary.lost * 100.0));
+            }
+            if self.summary.evenness < 0.9 {
+                self.fail(format!("one had {:.2} of the time of another", self.summary.evenness));
+            }
         }
         for program in self.programs.clone() {
             let lived = self.now.saturating_sub(program.born).as_secs_f64();
