@@ -30,6 +30,7 @@ const SCRIPTS: &[&str] = &[
     "agent.sh",
     "plain_copy.py",
     "agent.py",
+    "look.py",
     "loops.py",
     "backends.py",
     "command_line.py",

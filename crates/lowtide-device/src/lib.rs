@@ -72,7 +72,7 @@ pub use host::HostOptions;
 pub use lowtide_types::{Bytes, DeviceId, Source, Usage};
 pub use os::memory::prefer_huge;
 pub use os::process_tree::end_with_parent;
-pub use os::{headroom, identity, private_files, process, process_tree, yama};
+pub use os::{headroom, identity, private_files, process, process_tree, tallies, yama};
 pub use page::{digest, packing};
 pub use safe::chunk::Chunk;
 pub use safe::device::{Device, known_devices};

@@ -19,6 +19,8 @@ static ALLOCATOR: HugePages = HugePages;
 /// The native module: it walks the heap and climbs ladders, which Python cannot do itself.
 #[pymodule]
 mod _native {
+    use lowtide_device::tallies;
+
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
     #[pymodule_export]
@@ -60,6 +62,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        tallies::begin("python", None);
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

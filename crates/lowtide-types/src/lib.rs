@@ -14,6 +14,7 @@
 //! | [`RungName`] | one way to free memory |
 //! | [`Receipt`] | the result of a release: its [`Claim`] and its [`Verdict`] |
 //! | [`PoolSnapshot`] | a pool's numbers, by tag; [`SleepReport`] and [`WakeReport`] are results |
+//! | [`Tally`] | counters and histograms of what a process did |
 //! | [`Holder`] | a reference that keeps memory alive |
 //!
 //! Names that others chose are printed through [`printable()`].
@@ -31,6 +32,7 @@ mod reading;
 mod receipt;
 mod receipt_text;
 mod rung;
+mod tally;
 mod target;
 mod thread_marks;
 mod usage;
@@ -49,6 +51,7 @@ pub use reading::{Reading, Settling};
 pub use receipt::{Receipt, RungReceipt};
 pub use receipt_text::Detailed;
 pub use rung::{RungName, RungOutcome, Touch};
+pub use tally::{Act, BOUNDS_S, Moved, Tally, Times};
 pub use target::Target;
 pub use thread_marks::{ThreadMark, ThreadMarks};
 pub use usage::{Source, Usage};

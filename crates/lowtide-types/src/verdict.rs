@@ -31,6 +31,18 @@ words! {
 }
 
 impl Verdict {
+    /// All of them.
+    pub const ALL: [Verdict; 8] = [
+        Verdict::Released,
+        Verdict::Partial,
+        Verdict::NoEffect,
+        Verdict::Pinned,
+        Verdict::Busy,
+        Verdict::Unverified,
+        Verdict::NoDevice,
+        Verdict::Failed,
+    ];
+
     /// Returns whether the device's number confirms the claim. Nothing is proved without a device.
     pub fn is_proved(self) -> bool {
         self == Verdict::Released

@@ -7,6 +7,7 @@ use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use lowtide_device::cuda::Driver;
+use lowtide_device::tallies;
 use lowtide_proto::{Answer, Ask, WITHOUT_GPU};
 use lowtide_types::variables;
 
@@ -36,6 +37,7 @@ pub(crate) fn start() {
     STARTED.call_once(|| {
         // Before a thread of ours runs beside the program's, which may set some.
         variables::keep();
+        tallies::begin("agent", None);
         let look_up = |name: &CStr| NonNull::new(library::look_up(name));
         // SAFETY: functions of the driver that the program has loaded and initialised; it is never unloaded.
         let driver = match unsafe { Driver::from_entry_points(look_up) } {

@@ -6,9 +6,11 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use lowtide_device::tallies;
 use lowtide_proto::share::{Give, ToArbiter};
 use lowtide_proto::{Answer, Ask};
 use lowtide_release::Ticket;
+use lowtide_types::Act;
 
 use crate::control::idle::Watch;
 use crate::room::{self, Room};
@@ -173,6 +175,7 @@ fn make_room(agent: &Agent, room: &Room, give: &Give, way: Option<Way>, connecti
     let given = given.unwrap_or_else(|| Err("the agent panicked".to_owned()));
     if let Ok(slept) = &given {
         room.gave_in(slept.took);
+        tallies::took(Act::GiveWay, slept.took.as_secs_f64());
     }
     room.end_order();
     let order = give.order;

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use lowtide_device::tallies;
 use lowtide_proto::Ask;
-use lowtide_types::Bytes;
+use lowtide_types::{Act, Bytes};
 
 use super::table::{Arbiter, Room, State, Table, Unsaid, Wait, Wanted};
 use crate::gate;
@@ -166,6 +167,7 @@ impl Asking<'_> {
             return;
         }
         self.room.end(self.ticket, has_taken);
+        tallies::took(Act::Wait, self.began.elapsed().as_secs_f64());
     }
 }
 

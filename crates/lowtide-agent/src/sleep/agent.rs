@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use lowtide_device::cuda::Driver;
-use lowtide_device::neighbours;
+use lowtide_device::{neighbours, tallies};
 use lowtide_proto::share::{self, Give};
 use lowtide_proto::{Answer, Ask, ContextStatus, NoRoom, Status, Woken};
 use lowtide_release::Idle;
@@ -337,7 +337,9 @@ impl Agent {
         match self.wake_all(&self.memory.contexts()) {
             Ok(bytes) => {
                 gate::open();
-                Ok(Answer::Woken(Woken { bytes, took_s: began.elapsed().as_secs_f64() }))
+                let took_s = began.elapsed().as_secs_f64();
+                tallies::woke(bytes, took_s);
+                Ok(Answer::Woken(Woken { bytes, took_s }))
             }
             Err(lowtide_pool::Error::NoRoom { device, needed, free, holders }) => {
                 Ok(Answer::NoRoom(NoRoom { device, needed, free, holders }))

@@ -70,7 +70,7 @@ pub(crate) struct ReleaseOptions {
 /// A program that `run` has started.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Program {
+pub(super) enum Program {
     /// Its agent has answered.
     Answered(Box<Status>),
     /// No agent has, because there is none yet, or it did not in time.
@@ -78,7 +78,7 @@ enum Program {
 }
 
 impl Program {
-    fn pid(&self) -> u32 {
+    pub(super) fn pid(&self) -> u32 {
         match self {
             Program::Answered(status) => status.pid,
             Program::Silent(started) => started.pid,
@@ -91,7 +91,7 @@ pub(crate) fn status(options: &StatusOptions) -> anyhow::Result<Ending> {
     let folder = PrivateFolder::of_user()?;
     let programs = match options.pid {
         Some(pid) => vec![program(&folder, pid)?],
-        None => all(&folder)?,
+        None => all(&folder, |pid, reason| page::complain(&format!("process {pid} {reason}")))?,
     };
     let queue = if options.pid.is_none() { queue::of_user() } else { None };
     if options.json {
@@ -239,11 +239,14 @@ fn describe(page: &mut Page, status: &Status, in_detail: bool) {
 }
 
 /// Asks every agent of this user, all at once: one that does not answer keeps nobody waiting. A socket that nobody
-/// serves any more is removed.
-fn all(folder: &PrivateFolder) -> anyhow::Result<Vec<Program>> {
+/// serves any more is removed. `complain` is told which does not answer, and why.
+pub(super) fn all(
+    folder: &PrivateFolder,
+    complain: impl Fn(u32, &str),
+) -> anyhow::Result<Vec<Program>> {
     let (mut asked, mut found) = (Vec::new(), Vec::new());
     let silent = |pid, reason: String| {
-        page::complain(&format!("process {pid} {reason}"));
+        complain(pid, &reason);
         Program::Silent(Started { pid, agent: None, reason })
     };
     for name in folder.names()? {

@@ -149,7 +149,12 @@ pub(crate) fn suspended() -> anyhow::Result<Vec<SuspendedProcess>> {
             journal.display()
         ));
     }
-    let records = lowtide_helper::records(folder.path())?;
+    suspended_now()
+}
+
+/// Returns the same without a word about a journal that cannot be read.
+pub(super) fn suspended_now() -> anyhow::Result<Vec<SuspendedProcess>> {
+    let records = lowtide_helper::records(PrivateFolder::of_user()?.path())?;
     let alive = records
         .into_iter()
         .filter(|record| Target::of(record.target.pid).is_ok_and(|target| target == record.target));

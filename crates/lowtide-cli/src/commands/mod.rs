@@ -6,6 +6,8 @@ mod demo;
 mod doctor;
 mod floor;
 mod helper;
+mod look;
+mod metrics;
 mod ps;
 mod queue;
 mod replay;
@@ -13,6 +15,7 @@ mod run;
 mod started;
 mod suspend;
 mod suspend_trial;
+mod top;
 
 use std::process::ExitCode;
 
@@ -62,6 +65,10 @@ enum Command {
     Suspend(suspend::SuspendOptions),
     /// Bring a suspended process back to the device, if there is room for it.
     Resume(suspend::ResumeOptions),
+    /// Show device memory over time and the programs that use it, live.
+    Top(top::Options),
+    /// Give the numbers of this machine and its programs to Prometheus.
+    Metrics(metrics::Options),
     /// Run five scenarios with real allocations, first the usual way, then with lowtide.
     Demo(demo::Options),
     /// Replay an allocation trace and show how much memory the pool needs for it.
@@ -95,6 +102,8 @@ impl Command {
             Command::Release(options) => agents::release(options),
             Command::Suspend(options) => suspend::suspend(options),
             Command::Resume(options) => suspend::resume(options),
+            Command::Top(options) => top::run(options),
+            Command::Metrics(options) => metrics::run(options),
             Command::Demo(options) => demo::run(options),
             Command::Replay(options) => replay::run(options),
             Command::Generate(options) => generate::run::<Arguments>(options),

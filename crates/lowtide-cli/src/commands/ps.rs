@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use lowtide_device::identity::Identity;
-use lowtide_device::processes::{self, DeviceProcesses, HostProcesses};
+use lowtide_device::processes::{self, DeviceProcesses, HostProcesses, ProcessUsage};
 use lowtide_device::{Bytes, DeviceId, Error};
 use lowtide_types::printable;
 use serde::Serialize;
@@ -34,9 +34,22 @@ pub(crate) struct Options {
     /// Look again every so many seconds until Ctrl-C; every 2 seconds if no number is given.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = seconds)]
     watch: Option<Duration>,
+    /// The order of the processes of a device.
+    #[arg(long, value_name = "KEY", default_value = "memory")]
+    sort: Sort,
     /// Print JSON instead of text, with --watch one line per look; docs/json.md lists the keys.
     #[arg(long)]
     json: bool,
+}
+
+/// The order of processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Sort {
+    /// Largest first.
+    Memory,
+    Pid,
+    /// By command.
+    Name,
 }
 
 /// Every process that uses device memory, by device.
@@ -59,7 +72,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     if let Some(interval) = options.watch {
         return watch(options, interval);
     }
-    let list = look(options.device)?;
+    let list = look(options.device, options.sort)?;
     if options.json { page::print_json(&list) } else { text(&list).print() }?;
     match list.problems.first() {
         None => Ok(Ending::Proved),
@@ -77,7 +90,7 @@ fn watch(options: &Options, interval: Duration) -> anyhow::Result<Ending> {
     .context("listening for Ctrl-C")?;
     let is_drawn = !options.json && io::stdout().is_terminal();
     loop {
-        let list = look(options.device)?;
+        let list = look(options.device, options.sort)?;
         let reader = if options.json {
             page::print_json_line(&list)?
         } else if is_drawn {
@@ -94,14 +107,17 @@ fn watch(options: &Options, interval: Duration) -> anyhow::Result<Ending> {
     }
 }
 
-fn look(only: Option<DeviceId>) -> anyhow::Result<ProcessList> {
+fn look(only: Option<DeviceId>, sort: Sort) -> anyhow::Result<ProcessList> {
     let at_s =
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
     let (mut devices, problems, reason) = match only {
         Some(DeviceId::Host) => (Vec::new(), Vec::new(), None),
         _ => gpus()?,
     };
-    let host = matches!(only, None | Some(DeviceId::Host)).then(processes::host);
+    let mut host = matches!(only, None | Some(DeviceId::Host)).then(processes::host);
+    if let Some(host) = &mut host {
+        sort_by(&mut host.processes, sort);
+    }
     if let Some(wanted) = only.filter(|id| *id != DeviceId::Host) {
         let shown = devices.iter().filter_map(|device| device.id);
         let known = shown.chain([DeviceId::Host]).collect();
@@ -113,13 +129,25 @@ fn look(only: Option<DeviceId>) -> anyhow::Result<ProcessList> {
             return Err(MissingDevice { wanted, known, reason }.into());
         }
     }
+    for device in &mut devices {
+        sort_by(&mut device.processes, sort);
+    }
     // A folder that cannot be read has nobody in it that this user could resume.
     let suspended = helper::suspended().unwrap_or_default();
     Ok(ProcessList { at_s, devices, problems, host, reason, suspended })
 }
 
+fn sort_by(processes: &mut [ProcessUsage], sort: Sort) {
+    match sort {
+        // As they come.
+        Sort::Memory => {}
+        Sort::Pid => processes.sort_by_key(|process| process.pid),
+        Sort::Name => processes.sort_by_cached_key(|process| name(&process.identity)),
+    }
+}
+
 // The GPUs, what could not be read, and why there is none.
-fn gpus() -> anyhow::Result<(Vec<DeviceProcesses>, Vec<String>, Option<String>)> {
+pub(super) fn gpus() -> anyhow::Result<(Vec<DeviceProcesses>, Vec<String>, Option<String>)> {
     match processes::gpus() {
         Ok((devices, problems)) if devices.is_empty() && problems.is_empty() => {
             Ok((devices, problems, Some("NVML shows no GPU".to_owned())))
@@ -132,7 +160,7 @@ fn gpus() -> anyhow::Result<(Vec<DeviceProcesses>, Vec<String>, Option<String>)>
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a number of seconds from 0.1 to 3600");
     let seconds: f64 = text.parse().map_err(|_| wrong())?;
     if (0.1..=3600.0).contains(&seconds) {
@@ -234,7 +262,7 @@ fn cells(pid: &str, memory: &str) -> String {
 }
 
 // Another user's command line: no escape sequences for the terminal, and not all of it.
-fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     let text = printable(text);
     let mut line: String = text.chars().take(LONGEST_COMMAND).collect();
     if text.chars().nth(LONGEST_COMMAND).is_some() {
@@ -243,7 +271,7 @@ fn one_line(text: &str) -> String {
     line
 }
 
-fn name(identity: &Identity) -> String {
+pub(super) fn name(identity: &Identity) -> String {
     match identity {
         Identity::Known { name, command } if command.is_empty() => format!("[{name}]"),
         Identity::Known { command, .. } => command.clone(),
@@ -262,6 +290,21 @@ mod tests {
     fn the_command_line_of_a_stranger_stays_on_its_line() {
         assert_eq!(one_line("a\u{1b}[31m\nb"), r"a\u{1b}[31m\nb");
         assert_eq!(one_line(&"x".repeat(500)).chars().count(), 121);
+    }
+
+    #[test]
+    fn processes_are_sorted_as_asked() {
+        let process = |pid, command: &str, mib| {
+            let identity = Identity::Known { name: "x".to_owned(), command: command.to_owned() };
+            ProcessUsage { pid, identity, held: Some(Bytes::mib(mib)) }
+        };
+        let mut all = [process(9, "b", 3), process(7, "c", 2), process(8, "a", 1)];
+        for (sort, order) in
+            [(Sort::Memory, [9, 7, 8]), (Sort::Name, [8, 9, 7]), (Sort::Pid, [7, 8, 9])]
+        {
+            sort_by(&mut all, sort);
+            assert_eq!(all.each_ref().map(|process| process.pid), order, "{sort:?}");
+        }
     }
 
     #[test]

@@ -21,7 +21,8 @@ pub(super) fn of_user() -> Option<Queue> {
     }
 }
 
-fn ask() -> anyhow::Result<Option<Queue>> {
+/// Asks the helper for the queue; `None` where there is no helper. Starts nothing.
+pub(super) fn ask() -> anyhow::Result<Option<Queue>> {
     let Some(mut connection) = helper::of_user()?.running()? else { return Ok(None) };
     match connection.ask(Ask::Queue)? {
         Answer::Queue(queue) => Ok(Some(queue)),
@@ -65,6 +66,12 @@ fn holder_text(holder: &Holder) -> String {
         (None, None) => {}
     }
     facts.join(", ")
+}
+
+/// Returns what a program that takes turns is at, and since when.
+pub(super) fn turn_text(holder: &Holder) -> Option<String> {
+    let since = holder.since_s.map_or_else(String::new, |since_s| format!(" for {since_s:.0} s"));
+    Some(format!("{}, {}{since}", holder.priority?, holder.state?))
 }
 
 fn waiter_text(waiter: &Waiter) -> String {

@@ -10,6 +10,7 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::{Command, CommandFactory, Parser};
+use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -63,11 +64,15 @@ fn wants_json<Arguments: CommandFactory>() -> bool {
     command.is_none_or(has_json) && words.iter().any(|word| word == "--json")
 }
 
-/// Logs on standard error what `LOWTIDE_LOG` names: a level, or several as in `lowtide_pool=trace,info`.
+/// Logs on standard error what `LOWTIDE_LOG` names: a level, or several as in `lowtide_pool=trace,info`. With
+/// `LOWTIDE_LOG_FORMAT=json` each line is an object.
 fn log_what_is_asked_for() {
     let asked = env::var("LOWTIDE_LOG").ok().and_then(|it| it.parse::<Targets>().ok());
     let filter = asked.unwrap_or_else(|| Targets::new().with_default(LevelFilter::ERROR));
     // A log that cannot be written is no reason to end: by default the layer panics then.
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    tracing_subscriber::registry().with(lines.log_internal_errors(false)).with(filter).init();
+    let lines = lines.log_internal_errors(false);
+    let is_json = env::var("LOWTIDE_LOG_FORMAT").is_ok_and(|format| format == "json");
+    let lines = if is_json { lines.json().boxed() } else { lines.boxed() };
+    tracing_subscriber::registry().with(lines).with(filter).init();
 }

@@ -2,4 +2,4 @@
 
 pub mod page;
 pub mod progress;
-mod terminal;
+pub(crate) mod terminal;

@@ -203,6 +203,12 @@ impl Refused<'_> {
     }
 }
 
+/// Writes text for programs to standard output, as it is.
+pub(crate) fn print_text(text: &str) -> anyhow::Result<Reader> {
+    let mut out = io::stdout().lock();
+    finish(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
 /// Writes data for programs to standard output, over several lines.
 pub fn print_json(value: &impl Serialize) -> anyhow::Result<Reader> {
     let text = escape_json(&serde_json::to_string_pretty(value)?);

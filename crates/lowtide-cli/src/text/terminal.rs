@@ -10,7 +10,7 @@ const WIDTH_WITHOUT_TERMINAL: usize = 100;
 const LEAST_WIDTH: usize = 40;
 
 /// Returns how many columns a line on `stream` may have.
-pub(super) fn width_of(stream: &impl AsFd) -> usize {
+pub(crate) fn width_of(stream: &impl AsFd) -> usize {
     let terminal = terminal_size_of(stream).map(|(Width(columns), _)| usize::from(columns));
     let asked = || std::env::var("COLUMNS").ok()?.parse().ok();
     terminal.or_else(asked).unwrap_or(WIDTH_WITHOUT_TERMINAL).max(LEAST_WIDTH)

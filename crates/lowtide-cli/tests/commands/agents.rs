@@ -14,14 +14,14 @@ use lowtide_testing::double::Double;
 use program::{LIMIT, Program, Route, World, agent, client, helper};
 
 /// Prepares a command of the `lowtide` program.
-fn lowtide(world: &World, arguments: &[&str]) -> Command {
+pub(crate) fn lowtide(world: &World, arguments: &[&str]) -> Command {
     let mut command = world.command(env!("CARGO_BIN_EXE_lowtide").as_ref());
     command.args(arguments).env("LOWTIDE_AGENT_LIBRARY", agent());
     command
 }
 
 /// Starts a program by `lowtide run`.
-fn run(world: &World, options: &[&str]) -> Program {
+pub(crate) fn run(world: &World, options: &[&str]) -> Program {
     let mut command = lowtide(world, &["run"]);
     world.spawn(command.args(options).arg("--").arg(client(Route::Dlsym)))
 }

@@ -7,6 +7,8 @@ mod floor;
 mod generate;
 mod hard_times;
 mod hardship;
+mod metrics;
+mod operators;
 mod permissions;
 mod program;
 mod ps;
@@ -14,6 +16,7 @@ mod refusals;
 mod replay;
 mod suspend;
 mod terminal;
+mod top;
 
 /// The program under test.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lowtide");

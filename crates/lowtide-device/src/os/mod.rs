@@ -9,4 +9,5 @@ pub(crate) mod memory;
 pub mod private_files;
 pub mod process;
 pub mod process_tree;
+pub mod tallies;
 pub mod yama;

@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lowtide_device::private_files::{PrivateFileError, PrivateFolder};
+use lowtide_device::tallies;
 use lowtide_proto::helper::is_privileged;
 use lowtide_proto::line::{SocketFile, at_socket, is_from_this_user};
 use rustix::fs::Mode;
@@ -171,6 +172,9 @@ fn serve(path: &Path, mut starter: Option<UnixStream>) -> Result<(), StartError>
         // A full disk, or somebody else's folder: whoever is suspended comes back all the same.
         Err(error) => (None, Journal::nowhere(error.to_string())),
     };
+    if place.is_some() {
+        tallies::begin("helper", Some(path.to_owned()));
+    }
     let service = Arc::new(Service {
         driver: CheckpointDriver::default(),
         lock_table: Arc::new(LockTable::default()),

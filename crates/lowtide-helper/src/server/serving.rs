@@ -8,11 +8,13 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lowtide_device::tallies;
 use lowtide_proto::helper::{
-    Answer, Ask, Greeting, LINE_MOST, Refusal, Request, Step, TRIAL_LIMIT, Target,
+    Answer, Ask, Greeting, LINE_MOST, Refusal, Request, Step, StepTime, TRIAL_LIMIT, Target,
 };
 use lowtide_proto::line::{LineReader, SocketFile, is_from_this_user};
 use lowtide_proto::share::Join;
+use lowtide_types::Act;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::operation::lock_table::Operation;
@@ -130,6 +132,13 @@ fn converse(mut client: UnixStream, mut conversation: Conversation) {
     }
 }
 
+/// Counts an operation by the driver's steps. One that found its work done had none.
+fn count(act: Act, steps: &[StepTime]) {
+    if !steps.is_empty() {
+        tallies::took(act, steps.iter().map(|time| time.took_s).sum());
+    }
+}
+
 type Job = Box<dyn FnOnce() + Send>;
 
 /// What a connection has asked for.
@@ -147,13 +156,17 @@ impl Conversation {
             Ask::Suspend(ask) => {
                 let limit = limit(ask.lock_limit_ms, ask.limit_ms);
                 self.operate(ask.target, limit, move |service, operation, deadline| {
-                    service.suspend(&ask, operation, deadline).map(Answer::Suspended)
+                    let done = service.suspend(&ask, operation, deadline)?;
+                    count(Act::Suspend, &done.steps);
+                    Ok(Answer::Suspended(done))
                 })
             }
             Ask::Resume(ask) => {
                 let limit = limit(ask.wait_ms, ask.limit_ms);
                 self.operate(ask.target, limit, move |service, operation, deadline| {
-                    service.resume(&ask, operation, deadline).map(Answer::Resumed)
+                    let done = service.resume(&ask, operation, deadline)?;
+                    count(Act::Resume, &done.steps);
+                    Ok(Answer::Resumed(done))
                 })
             }
             Ask::State { target } => self.operate(target, SILENCE, move |service, _, _| {

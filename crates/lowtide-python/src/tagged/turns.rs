@@ -6,6 +6,7 @@ use std::sync::Arc;
 use lowtide::device::Bytes;
 use lowtide::pool::{Limit, Phase, Scope, SleepPolicy, TagSnapshot};
 use lowtide::release::{Clock, Ladder, Request, rungs};
+use lowtide_device::tallies;
 use pyo3::prelude::*;
 
 use crate::calls::waiting::{CallClock, waiting};
@@ -141,12 +142,15 @@ fn sleep(
 pub(crate) fn tags_wake(py: Python<'_>, names: Vec<String>) -> PyResult<u64> {
     let work = move |clock: Arc<CallClock>| {
         let go_on = || !clock.is_interrupted();
-        let mut mapped = Bytes::ZERO;
+        let (began, mut mapped) = (clock.now(), Bytes::ZERO);
         for Concerned { tagged, names } in concerned(&names)? {
             let turning = tagged.turn(names)?;
             let tags = turning.tags()?;
             mapped += tagged.pool.wake_within(Scope::Tags(&tags), Limit::new(&go_on))?.mapped;
             restore_policies(&tagged, turning.names())?;
+        }
+        if mapped > Bytes::ZERO {
+            tallies::woke(mapped, clock.since(began).as_secs_f64());
         }
         Ok::<_, Refusal>(mapped.0)
     };

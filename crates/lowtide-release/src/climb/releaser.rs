@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-use lowtide_device::Device;
+use lowtide_device::{Device, tallies};
 use lowtide_pool::Pool;
 use lowtide_types::{Bytes, DeviceId, Ledger, LedgerKind, Reading, Receipt, Verdict, debug_as};
 
@@ -266,6 +266,7 @@ impl Releaser {
         let receipt = self.climb_in_time(flying.request());
         let (receipt, logging) = flying.land(receipt);
         log::write(&receipt, logging);
+        tallies::receipt(&receipt);
         Arc::unwrap_or_clone(receipt)
     }
 

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use lowtide_device::tallies;
 use lowtide_pool::Scope;
 use lowtide_types::{Bytes, Reading, Touch};
 
@@ -92,6 +93,7 @@ pub(crate) fn restore(
     let took_s = clock.since(began).as_secs_f64();
     let mut restored = Restored { touched, before, after, took_s, proved: false };
     let bytes = restored.bytes();
+    tallies::woke(bytes, took_s);
     restored.proved = bytes > Bytes::ZERO && is_confirmed(inventory, bytes, &woken, &after);
     if restored.proved || bytes == Bytes::ZERO {
         tracing::info!("{restored}");

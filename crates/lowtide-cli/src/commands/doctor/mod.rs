@@ -2,6 +2,7 @@
 
 mod measure;
 
+use anyhow::bail;
 use lowtide_device::survey::{self, Library, Survey, Surveyed};
 use lowtide_device::{Bytes, DeviceId};
 use lowtide_release::floor::Floor;
@@ -24,7 +25,7 @@ use crate::text::progress;
                   stored.\n\n\
                   For `suspend`, a helper of this user takes a disposable process off the device and brings it back.\n\n\
                   Ends with 0 on a machine without a GPU (`host` can be used there), and with 3 if the device named \
-                  with --device is missing."
+                  with --device is missing or --require is not met."
 )]
 pub(crate) struct Options {
     /// Show this device only: host, cuda:0, …
@@ -36,9 +37,30 @@ pub(crate) struct Options {
     /// Measure the floor again, even if a result is stored.
     #[arg(long)]
     measure_floor: bool,
+    /// End with 3 unless some device can do this: for probes of a container or a job. `cuda` is allocating memory that
+    /// can sleep, tried; `suspend` is taking a process off the device and back, tried.
+    #[arg(long, value_name = "WHAT")]
+    require: Option<Requirement>,
     /// Print JSON instead of text; docs/json.md lists the keys.
     #[arg(long)]
     json: bool,
+}
+
+/// What a probe asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Requirement {
+    Cuda,
+    Suspend,
+}
+
+impl Requirement {
+    /// Returns the names of the requirement and of the capability that it is.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Requirement::Cuda => ("cuda", "virtual_memory"),
+            Requirement::Suspend => ("suspend", "suspend"),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -80,7 +102,30 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     let report =
         MachineReport { lowtide: env!("CARGO_PKG_VERSION"), devices, problems, cuda, nvml };
     if options.json { page::print_json(&report) } else { text(&report).print() }?;
+    options.require.map_or(Ok(()), |required| check(&report, required))?;
     Ok(Ending::Proved)
+}
+
+/// Checks that some GPU can do what is required.
+///
+/// # Errors
+/// The reason why none can.
+fn check(report: &MachineReport, required: Requirement) -> anyhow::Result<()> {
+    let (name, capability) = required.names();
+    let mut why = report.cuda.reason.clone();
+    for device in report.devices.iter().filter(|it| matches!(it.device.info.id, DeviceId::Cuda(_)))
+    {
+        match device.device.capabilities.get(capability) {
+            Some(found) if found.works => return Ok(()),
+            Some(found) => why = Some(format!("{}: {}", device.device.info.id, found.detail)),
+            None => {}
+        }
+    }
+    let why = why.or_else(|| report.problems.first().cloned());
+    bail!(
+        "no device can do what --require {name} asks for: {}",
+        why.unwrap_or_else(|| "there is no GPU".to_owned())
+    )
 }
 
 fn examine(device: Surveyed, driver: &str, options: &Options) -> DeviceReport {
@@ -110,6 +155,10 @@ fn examine(device: Surveyed, driver: &str, options: &Options) -> DeviceReport {
         measured_reason,
         floor_is_fresh: false,
     };
+    // A probe that does not ask for it does not pay for it.
+    if options.require == Some(Requirement::Cuda) {
+        report.device.capabilities.remove("suspend");
+    }
     if matches!(id, DeviceId::Cuda(_))
         && let Some(capability) = report.device.capabilities.get_mut("suspend")
     {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from . import has_exit_begun
 
 if TYPE_CHECKING:
-    from logging import Logger
+    from logging import Logger, LogRecord
 
     from .._native import Receipt, Restored
 
@@ -27,7 +27,7 @@ def logger() -> Logger:
     """Returns the logger `lowtide`. Imports logging only when something is logged.
 
     Where a program has not set up logging, warnings go to standard error, as always in Python. LOWTIDE_LOG
-    asks for another level.
+    asks for another level, and LOWTIDE_LOG_FORMAT=json for lines that are objects.
     """
     import logging
 
@@ -47,13 +47,30 @@ def _follow_variable(log: Logger) -> None:
     asked = os.environ.get("LOWTIDE_LOG", "").strip()
     words = [word.strip().rpartition("=") for word in asked.lower().split(",")]
     wanted = [level for target, _, level in words if target in ("", "lowtide") and level in levels]
-    if wanted and not log.handlers:
+    is_json = os.environ.get("LOWTIDE_LOG_FORMAT") == "json"
+    if (wanted or is_json) and not log.handlers:
         shown = logging.StreamHandler()
-        shown.setFormatter(logging.Formatter("lowtide: %(message)s"))
+        formatter = logging.Formatter("lowtide: %(message)s")
+        if is_json:
+            formatter.format = json_line  # type: ignore[method-assign]
+            log.propagate = False
+        shown.setFormatter(formatter)
         log.addHandler(shown)
-        log.setLevel(levels[wanted[0]])
+        log.setLevel(levels[wanted[0]] if wanted else logging.WARNING)
     if asked and not any(level in levels for _, _, level in words):
         log.warning("LOWTIDE_LOG=%s names no level: say %s", asked, ", ".join(levels))
+
+
+def json_line(record: LogRecord) -> str:
+    """Returns a record as one line, with the keys that the command `lowtide` uses."""
+    import json
+    from datetime import datetime, timezone
+
+    at = datetime.fromtimestamp(record.created, timezone.utc).isoformat()
+    numbers = {key[8:]: value for key, value in vars(record).items() if key.startswith("lowtide_")}
+    fields = {"message": record.getMessage()} | numbers
+    line = {"timestamp": at, "level": record.levelname, "fields": fields, "target": record.name}
+    return json.dumps(line, default=str)
 
 
 def tell(text: str) -> None:

@@ -1,0 +1,183 @@
+//! `lowtide top`: device memory over time and the programs that use it, live in a terminal.
+//!
+//! One thread looks, this one draws and hears keys. Acts are the commands of this program, each in a process of its
+//! own, so that they are the same as those that a person types.
+
+mod chart;
+mod draw;
+mod screen;
+
+use std::env;
+use std::io::{self, IsTerminal};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use lowtide_proto::helper::Target;
+use lowtide_types::printable;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Cell;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+
+use self::screen::{Act, Outcome, Screen};
+use crate::commands::look::Look;
+use crate::commands::ps;
+use crate::program::ending::Ending;
+use crate::text::page;
+use crate::text::terminal;
+
+/// The time between two looks for keys and for the end of an act.
+const KEYS: Duration = Duration::from_millis(200);
+/// The rows of a picture that nobody scrolls, beside those of its programs.
+const ROWS: u16 = 20;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The bands of a device add up to the driver's number (total − free). live, cached and context are of \
+                  programs under `lowtide run`; others are processes without an agent. Works without any agent. \
+                  NO_COLOR draws without colours.\n\n\
+                  Keys: ↑ ↓ choose a program, s sleeps it, w wakes it, x suspends it, y asks why it has its memory; \
+                  each asks first. o sorts, / filters, Tab shows the next device, q quits."
+)]
+pub(crate) struct Options {
+    /// Change nothing: no key sleeps, wakes, suspends or asks a program.
+    #[arg(long)]
+    read_only: bool,
+    /// How often to look.
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = ps::seconds)]
+    every: Duration,
+    /// Print what is there now and end; with a number, look so many times first.
+    #[arg(long, value_name = "LOOKS", num_args = 0..=1, default_missing_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
+    once: Option<u16>,
+    /// Print JSON instead of a picture; docs/json.md lists the keys.
+    #[arg(long, requires = "once")]
+    json: bool,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
+    if let Some(looks) = options.once {
+        return once(looks, options.every, options.json);
+    }
+    if !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
+        bail!(
+            "`top` needs a terminal; `lowtide top --once` and `lowtide ps` print what is there now"
+        );
+    }
+    let (sender, looks) = mpsc::channel();
+    let every = options.every;
+    thread::spawn(move || {
+        loop {
+            let began = Instant::now();
+            if sender.send(Look::now()).is_err() {
+                return;
+            }
+            thread::sleep(every.saturating_sub(began.elapsed()));
+        }
+    });
+    let has_colours = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let screen = Screen::new(options.read_only, has_colours);
+    let mut terminal = ratatui::try_init().context("taking the terminal")?;
+    let ended = watch(screen, &mut terminal, &looks);
+    ratatui::restore();
+    ended.map(|()| Ending::Proved)
+}
+
+fn once(looks: u16, every: Duration, is_json: bool) -> anyhow::Result<Ending> {
+    let mut screen = Screen::new(true, false);
+    for number in 0..looks {
+        if number > 0 {
+            thread::sleep(every);
+        }
+        screen.show(Look::now());
+    }
+    if is_json {
+        page::print_json(&screen.look)?;
+        return Ok(Ending::Proved);
+    }
+    let width = u16::try_from(terminal::width_of(&io::stdout())).unwrap_or(u16::MAX);
+    let rows = ROWS.saturating_add(u16::try_from(screen.look.programs.len()).unwrap_or(u16::MAX));
+    page::print_text(&picture(&screen, width, rows)?)?;
+    Ok(Ending::Proved)
+}
+
+/// Returns a screen as lines of text.
+fn picture(screen: &Screen, width: u16, rows: u16) -> anyhow::Result<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, rows))?;
+    terminal.draw(|frame| draw::draw(frame, screen))?;
+    let buffer = terminal.backend().buffer();
+    let mut text = String::new();
+    for line in buffer.content().chunks(usize::from(width.max(1))) {
+        let line: String = line.iter().map(Cell::symbol).collect();
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    Ok(text.trim_end().to_owned() + "\n")
+}
+
+fn watch(
+    mut screen: Screen,
+    terminal: &mut ratatui::DefaultTerminal,
+    looks: &Receiver<Look>,
+) -> anyhow::Result<()> {
+    let (told, acts) = mpsc::channel();
+    let mut is_stale = true;
+    loop {
+        if std::mem::take(&mut is_stale) {
+            terminal.draw(|frame| draw::draw(frame, &screen)).context("drawing")?;
+        }
+        match looks.recv_timeout(Duration::ZERO) {
+            Ok(look) => {
+                screen.show(look);
+                is_stale = true;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => bail!("the thread that looks has ended"),
+        }
+        if let Ok(message) = acts.try_recv() {
+            screen.say(message);
+            is_stale = true;
+        }
+        if !event::poll(KEYS).context("waiting for keys")? {
+            continue;
+        }
+        is_stale = true;
+        if let Event::Key(key) = event::read().context("reading a key")?
+            && key.kind != KeyEventKind::Release
+        {
+            match screen.key(key) {
+                Outcome::Stay => {}
+                Outcome::Quit => return Ok(()),
+                Outcome::Do(act) => begin(act, &told),
+            }
+        }
+    }
+}
+
+/// Runs the command of an act, if its process is still the one that was shown. What it says is told.
+fn begin(act: Act, told: &Sender<String>) {
+    let told = told.clone();
+    thread::spawn(move || {
+        // Where nobody hears any more, the program is ending.
+        let _sent = told.send(said_by(&act).unwrap_or_else(|error| format!("{error:#}")));
+    });
+}
+
+fn said_by(act: &Act) -> anyhow::Result<String> {
+    let Act { verb, pid, start_ticks, .. } = act;
+    if Target::of(*pid).ok().map(|target| target.start_ticks) != Some(*start_ticks) {
+        bail!("process {pid} has ended; nothing was done");
+    }
+    let mut command = Command::new(env::current_exe().context("finding this program")?);
+    command.arg(verb.command()).arg(pid.to_string()).stdin(Stdio::null());
+    let output = command.output().with_context(|| format!("running `lowtide {verb}`"))?;
+    let said = [output.stdout, output.stderr].concat();
+    let lines = String::from_utf8_lossy(&said);
+    let lines = lines.lines().map(|line| printable(line).into_owned()).collect::<Vec<_>>();
+    Ok(format!("lowtide {verb} {pid}\n{}", lines.join("\n")))
+}
+
+#[cfg(test)]
+mod tests;
