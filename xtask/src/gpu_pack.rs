@@ -44,6 +44,7 @@ const SCRIPTS: &[&str] = &[
     "programs.py",
     "suspend.py",
     "tag.py",
+    "why.py",
 ];
 /// The table of the driver's functions, and how it is read, for `every_quiet.py`.
 const TABLE: [&str; 2] = ["driver.tsv", "from_header.py"];

@@ -14,6 +14,7 @@
 //! | `memory` | the program's memory: what can sleep, and what stays |
 //! | `obstacles` | what keeps the process from sleeping |
 //! | `gate` | the way into the driver: open, closing, asleep, suspended |
+//! | `interpreter` | the Python interpreter of the process, if it has one |
 //! | `driver` | the driver's functions, and the calls that the agent makes itself |
 //! | `settings`, `threads`, `say` | variables, threads without signals, lines for people |
 //! | `old_glibc` | functions that an old C library does not have |
@@ -24,6 +25,7 @@ mod control;
 mod driver;
 mod entry;
 mod gate;
+mod interpreter;
 mod memory;
 mod obstacles;
 mod old_glibc;

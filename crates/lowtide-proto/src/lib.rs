@@ -24,4 +24,5 @@ pub use self::agent::messages::{
     Unreadable, VERSION, WITHOUT_GPU, Woken, socket_name,
 };
 pub use self::agent::obstacle::{Obstacle, ParseObstacleError};
+pub use self::agent::outside::{QUESTION, question_name, question_script};
 pub use self::agent::sharing::{ShareAnswer, ShareAsk};

@@ -58,6 +58,8 @@ pub(super) fn archive(archive: &Path) -> anyhow::Result<()> {
         "share/bash-completion/completions/lowtide",
         "share/zsh/site-functions/_lowtide",
         "share/fish/vendor_completions.d/lowtide.fish",
+        "lib/lowtide/python/lowtide/_outside/answer.py",
+        "lib/lowtide/python/lowtide/_native.abi3.so",
     ] {
         ensure!(folder.join(path).is_file(), "the archive has no {path}");
     }

@@ -38,9 +38,9 @@ pub(crate) fn make() -> anyhow::Result<()> {
     let mut add = Command::new(tools.join("python"));
     add.arg("packaging/wheel_file.py").args([&wheel, &program, &agent, &helper]);
     run("the programs into the wheel", &mut add)?;
+    let module = unpacked_module(&tools, &wheel)?;
     let archive = archive(&prefix, [&program, &bench])?;
     checksums(to, &[&wheel, &archive])?;
-    let module = unpacked_module(&tools, &wheel)?;
     for file in [&program, &bench, &agent, &helper, &module] {
         needs_no_newer_glibc(file)?;
     }
@@ -138,12 +138,17 @@ fn checksums(to: &Path, files: &[&PathBuf]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes the Python module out of the wheel, to be looked at. Returns its file.
+/// Takes the Python package out of the wheel into the prefix: `lowtide why PID` has processes load it. Returns the file
+/// of its native module.
 fn unpacked_module(tools: &Path, wheel: &Path) -> anyhow::Result<PathBuf> {
-    let folder = Path::new(TO).join("prefix/module");
+    let folder = Path::new(TO).join("unpacked-wheel");
     let mut unpack = Command::new(tools.join("python"));
     run("module, unpacked", unpack.args(["-m", "zipfile", "-e"]).arg(wheel).arg(&folder))?;
-    Ok(folder.join("lowtide/_native.abi3.so"))
+    let package = Path::new(TO).join("prefix/lib/lowtide/python");
+    fs::create_dir_all(&package)?;
+    fs::rename(folder.join("lowtide"), package.join("lowtide"))?;
+    fs::remove_dir_all(folder)?;
+    Ok(package.join("lowtide/_native.abi3.so"))
 }
 
 /// Fails if a linked file needs a function of a glibc that is newer than the wheel promises.

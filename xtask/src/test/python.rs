@@ -44,6 +44,8 @@ pub(super) struct Environment<'a> {
     /// The Python that makes it.
     pub(super) interpreter: String,
     pub(super) needed: &'a [&'a str],
+    /// Variables for the tests.
+    pub(super) variables: &'a [(&'a str, &'a str)],
 }
 
 impl Environment<'_> {
@@ -78,6 +80,7 @@ impl Environment<'_> {
         report.run(&format!("{} package", self.name), package.arg(wheel))?;
         let mut tests = Command::new(python);
         tests.args(["-m", "pytest"]).args(PYTEST).arg(PACKAGE);
+        tests.envs(self.variables.iter().copied());
         report.run(&format!("{} tests", self.name), &mut tests).map(drop)
     }
 }
@@ -92,7 +95,7 @@ pub(super) fn version(interpreter: &str) -> Option<String> {
 pub(super) fn environment() -> Environment<'static> {
     let (name, interpreter) = ("python".to_owned(), "python3".to_owned());
     let folder = "target/python-environment".into();
-    Environment { name, folder, interpreter, needed: &NEEDED }
+    Environment { name, folder, interpreter, needed: &NEEDED, variables: &[] }
 }
 
 /// Checks and tests the package in its environment.
@@ -120,6 +123,7 @@ pub(super) fn wheel(report: &Report) -> Option<PathBuf> {
         folder: "target/python-builder".into(),
         interpreter: "python3".to_owned(),
         needed: &["maturin>=1.9,<2"],
+        variables: &[],
     };
     let python = builder.make(report)?;
     // Only one: an older one may have another version.

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::Report;
 use super::python::{Environment, version};
+use crate::steps::cargo;
 
 /// The minor versions of Python 3 that the package is for.
 const MINORS: std::ops::RangeInclusive<u32> = 10..=14;
@@ -13,8 +14,15 @@ const NEEDED: [&str; 8] =
 /// The oldest torch that the package works with. It was built for numpy 1 and Python 3.8 to 3.11.
 const OLDEST: [&str; 6] = ["torch==2.1.*", "numpy<2", "objgraph", "pytest", "pytest-xdist", "mypy"];
 
+/// How many questions a busy server is asked by `lowtide why`, and the time that this may take.
+const TRIALS: [(&str, &str); 2] = [("LOWTIDE_TRIALS", "1000"), ("LOWTIDE_TEST_LIMIT_S", "3000")];
+
 /// Runs all tests on each Python that is found on the search path.
 pub(super) fn on_each(report: &Report, wheel: Option<&Path>) {
+    // The programs that the trials of `why PID` use.
+    let mut programs = cargo(&["build", "--locked"]);
+    programs.args(["-p", "lowtide-cli", "-p", "lowtide-agent", "-p", "lowtide-testing"]);
+    report.run("programs", &mut programs);
     for minor in MINORS {
         let interpreter = format!("python3.{minor}");
         if version(&interpreter).is_none() {
@@ -23,7 +31,8 @@ pub(super) fn on_each(report: &Report, wheel: Option<&Path>) {
         }
         let (name, folder) = (format!("python 3.{minor}"), format!("target/python-3.{minor}"));
         let folder = folder.into();
-        test(report, &Environment { name, folder, interpreter, needed: &NEEDED }, wheel);
+        let (needed, variables) = (&NEEDED, &TRIALS);
+        test(report, &Environment { name, folder, interpreter, needed, variables }, wheel);
     }
 }
 
@@ -34,7 +43,8 @@ pub(super) fn with_oldest_torch(report: &Report, wheel: Option<&Path>) {
         return report.skip("tests with torch 2.1: neither Python 3.10 nor 3.11 is here");
     };
     let (name, folder) = ("torch 2.1".to_owned(), "target/python-torch-2.1".into());
-    test(report, &Environment { name, folder, interpreter, needed: &OLDEST }, wheel);
+    let (needed, variables) = (&OLDEST, &[]);
+    test(report, &Environment { name, folder, interpreter, needed, variables }, wheel);
 }
 
 fn test(report: &Report, environment: &Environment<'_>, wheel: Option<&Path>) {

@@ -2,6 +2,7 @@
 
 mod arbiter;
 mod idle;
+mod outside;
 mod socket;
 pub(crate) mod start;
 mod waker;

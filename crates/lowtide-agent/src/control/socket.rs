@@ -18,7 +18,7 @@ use lowtide_proto::{Answer, Ask, LINE_MOST, Request, socket_name};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::control::worker;
+use crate::control::{outside, worker};
 use crate::say::say;
 use crate::sharing::spare_files;
 use crate::sleep::agent::{self, Agent};
@@ -139,6 +139,7 @@ fn reply(ask: Ask) -> Answer {
     match (ask, agent::get()) {
         (_, None) => Answer::Refused { reason: "the agent is not ready yet".to_owned() },
         (Ask::Status, Some(agent)) => Answer::Status(agent.status()),
+        (Ask::Why, Some(_)) => outside::ask(),
         (ask, Some(_)) => worker::ask(ask),
     }
 }

@@ -108,7 +108,7 @@ impl Agent {
             Ask::Suspend => self.suspend(way),
             Ask::Resume => self.suspension.resume(),
             Ask::Release { to } => self.release(to),
-            Ask::Share => Err("it needs a connection of its own".to_owned()),
+            Ask::Share | Ask::Why => Err("it needs a connection of its own".to_owned()),
         };
         done.unwrap_or_else(|reason| Answer::Refused { reason })
     }

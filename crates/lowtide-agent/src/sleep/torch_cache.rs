@@ -5,15 +5,13 @@
 //! sleep goes on without it, and what it finds later it leaves alone.
 #![allow(unsafe_code, reason = "calls the interpreter")]
 
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::mem::transmute;
+use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use crate::driver::library;
-use crate::threads;
+use crate::interpreter::{self, Interpreter};
 
 /// The time in which the interpreter's lock has to be had.
 const LOCK_LIMIT: Duration = Duration::from_millis(100);
@@ -42,8 +40,6 @@ if goes_on and cuda is not None and cuda.is_initialized() and at_work.acquire(Fa
     finally:
         at_work.release()
 ";
-/// The interpreter's number for a text of statements.
-const STATEMENTS: c_int = 257;
 
 /// The thread waits for the interpreter's lock.
 const WAITING: u32 = 0;
@@ -53,16 +49,6 @@ const ASKING: u32 = 1;
 const DONE: u32 = 2;
 /// Nobody waits for it any more.
 const ABANDONED: u32 = 3;
-
-type Ask = extern "C" fn() -> c_int;
-/// Takes a text, its kind, global and local names, and flags.
-type Run = extern "C-unwind" fn(
-    *const c_char,
-    c_int,
-    *mut c_void,
-    *mut c_void,
-    *mut c_void,
-) -> *mut c_void;
 
 /// What came of asking torch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,24 +61,15 @@ pub(crate) enum Trim {
     UnderWay,
 }
 
-/// The functions of the interpreter that is in this process.
-struct Interpreter {
-    is_initialized: Ask,
-    is_finalizing: Ask,
-    ensure: extern "C-unwind" fn() -> c_int,
-    release: extern "C-unwind" fn(c_int),
-    new_dict: extern "C-unwind" fn() -> *mut c_void,
-    run: Run,
-    drop_reference: extern "C-unwind" fn(*mut c_void),
-    clear_error: extern "C-unwind" fn(),
-}
-
 /// Asks torch to give its cache back, and waits for that up to a limit, or until the interpreter's lock has not been
 /// had in [`LOCK_LIMIT`]. The interpreter is found by the thread that asks: who finds it needs the loader's lock, which
 /// a thread at the gate may have.
 pub(crate) fn trim(limit: Duration) -> Trim {
     let stage = Arc::new(AtomicU32::new(WAITING));
-    if !start(&stage) {
+    let argument = Arc::into_raw(Arc::clone(&stage));
+    if !interpreter::start(run, argument.cast_mut().cast()) {
+        // SAFETY: no thread owns it.
+        drop(unsafe { Arc::from_raw(argument) });
         return Trim::NotAsked;
     }
     let began = Instant::now();
@@ -108,35 +85,11 @@ pub(crate) fn trim(limit: Duration) -> Trim {
     }
 }
 
-/// Starts the thread. It is not one of Rust's: an interpreter that ends may end it where it waits for the
-/// lock, which unwinds frames that have nothing to drop.
-fn start(stage: &Arc<AtomicU32>) -> bool {
-    let argument = Arc::into_raw(Arc::clone(stage));
-    let mut thread = 0;
-    let started = threads::without_signals(|| {
-        // SAFETY: the type of a thread's function; how it unwinds makes no difference to its caller.
-        let run: extern "C" fn(*mut c_void) -> *mut c_void =
-            unsafe { transmute::<extern "C-unwind" fn(*mut c_void) -> *mut c_void, _>(run) };
-        // SAFETY: starts a thread with default attributes; it owns the argument.
-        unsafe {
-            libc::pthread_create(&raw mut thread, ptr::null(), run, argument.cast_mut().cast())
-        }
-    });
-    if started != 0 {
-        // SAFETY: no thread owns it.
-        drop(unsafe { Arc::from_raw(argument) });
-        return false;
-    }
-    // SAFETY: the thread that was started; nobody joins it.
-    unsafe { libc::pthread_detach(thread) };
-    true
-}
-
 extern "C-unwind" fn run(stage: *mut c_void) -> *mut c_void {
     let at = stage.cast_const().cast::<AtomicU32>();
-    // SAFETY: the reference that `start` gave away, dropped at the end.
+    // SAFETY: the reference that `trim` gave away, dropped at the end.
     let stage = unsafe { &*at };
-    match find().filter(|one| (one.is_initialized)() != 0 && (one.is_finalizing)() == 0) {
+    match interpreter::find() {
         Some(interpreter) => ask(&interpreter, stage),
         None => stage.store(DONE, SeqCst),
     }
@@ -147,21 +100,13 @@ extern "C-unwind" fn run(stage: *mut c_void) -> *mut c_void {
 
 /// Asks once it has the interpreter's lock, unless nobody waits for that any more.
 extern "C-unwind" fn ask(interpreter: &Interpreter, stage: &AtomicU32) {
-    let state = (interpreter.ensure)();
-    if stage.compare_exchange(WAITING, ASKING, SeqCst, SeqCst).is_ok() {
-        let names = names(interpreter);
-        if !names.is_null() {
-            let result =
-                (interpreter.run)(CODE.as_ptr(), STATEMENTS, names, names, ptr::null_mut());
-            if !result.is_null() {
-                (interpreter.drop_reference)(result);
-            }
+    interpreter.with_lock(|| {
+        if stage.compare_exchange(WAITING, ASKING, SeqCst, SeqCst).is_ok() {
+            // A torch that refuses is no reason to stay awake.
+            interpreter.execute(CODE, names(interpreter));
+            stage.store(DONE, SeqCst);
         }
-        // A torch that refuses is no reason to stay awake.
-        (interpreter.clear_error)();
-        stage.store(DONE, SeqCst);
-    }
-    (interpreter.release)(state);
+    });
 }
 
 /// Returns the names of the code, which nobody drops; null if there is no memory for them. The caller has the
@@ -172,32 +117,7 @@ fn names(interpreter: &Interpreter) -> *mut c_void {
     if !names.is_null() {
         return names;
     }
-    let names = (interpreter.new_dict)();
+    let names = interpreter.new_names();
     NAMES.store(names, SeqCst);
     names
-}
-
-/// Looks a function of the interpreter up.
-macro_rules! function {
-    ($name:literal: $kind:ty) => {{
-        let found = library::look_up_anywhere($name);
-        // SAFETY: a function of this name has this type in every Python 3.
-        (!found.is_null()).then(|| unsafe { transmute::<*mut c_void, $kind>(found) })
-    }};
-}
-
-/// Finds the interpreter; `None` in other programs.
-fn find() -> Option<Interpreter> {
-    // Public since Python 3.13.
-    let is_finalizing = function!(c"Py_IsFinalizing": Ask);
-    Some(Interpreter {
-        is_initialized: function!(c"Py_IsInitialized": Ask)?,
-        is_finalizing: is_finalizing.or_else(|| function!(c"_Py_IsFinalizing": Ask))?,
-        ensure: function!(c"PyGILState_Ensure": extern "C-unwind" fn() -> c_int)?,
-        release: function!(c"PyGILState_Release": extern "C-unwind" fn(c_int))?,
-        new_dict: function!(c"PyDict_New": extern "C-unwind" fn() -> *mut c_void)?,
-        run: function!(c"PyRun_StringFlags": Run)?,
-        drop_reference: function!(c"Py_DecRef": extern "C-unwind" fn(*mut c_void))?,
-        clear_error: function!(c"PyErr_Clear": extern "C-unwind" fn())?,
-    })
 }

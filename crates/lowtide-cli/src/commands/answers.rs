@@ -64,7 +64,7 @@ pub(super) fn of_agent(
         }
         Answer::NoRoom(no_room) => Ending::NotProved { what: no_room.to_string() },
         Answer::Refused { reason } => Ending::NotProved { what: reason },
-        other @ Answer::Status(_) => return Err(unexpected(&other)),
+        other @ (Answer::Status(_) | Answer::Asked) => return Err(unexpected(&other)),
     };
     if !json {
         page.print()?;

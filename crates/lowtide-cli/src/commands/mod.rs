@@ -16,6 +16,7 @@ mod started;
 mod suspend;
 mod suspend_trial;
 mod top;
+mod why;
 
 use std::process::ExitCode;
 
@@ -61,6 +62,8 @@ enum Command {
     Wake(agents::Options),
     /// Free memory of a program that was started with `run`, as far as needed. Prints a receipt.
     Release(agents::ReleaseOptions),
+    /// Show what keeps device memory in use in another process, and what frees it.
+    Why(why::Options),
     /// Take a process off the device: it lives on with no device memory at all. Prints a receipt.
     Suspend(suspend::SuspendOptions),
     /// Bring a suspended process back to the device, if there is room for it.
@@ -100,6 +103,7 @@ impl Command {
             Command::Sleep(options) => agents::sleep(options),
             Command::Wake(options) => agents::wake(options),
             Command::Release(options) => agents::release(options),
+            Command::Why(options) => why::run(options),
             Command::Suspend(options) => suspend::suspend(options),
             Command::Resume(options) => suspend::resume(options),
             Command::Top(options) => top::run(options),

@@ -17,6 +17,7 @@ mod replay;
 mod suspend;
 mod terminal;
 mod top;
+mod why;
 
 /// The program under test.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lowtide");

@@ -50,7 +50,7 @@ fn exchange(stream: &mut UnixStream, ask: Ask) -> io::Result<Vec<u8>> {
 
 fn patience(ask: Ask) -> Duration {
     match ask {
-        Ask::Status => Duration::from_secs(5),
+        Ask::Status | Ask::Why => Duration::from_secs(5),
         _ => Duration::from_secs(900),
     }
 }

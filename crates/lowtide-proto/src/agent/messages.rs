@@ -48,6 +48,8 @@ pub enum Ask {
         #[serde(rename = "to_bytes", default, skip_serializing_if = "Option::is_none")]
         to: Option<Bytes>,
     },
+    /// Has a Python program answer the question that waits for it (`lowtide why`).
+    Why,
     /// Keeps the connection for an agent that opens memory of the process. Not for people.
     Share,
 }
@@ -72,6 +74,8 @@ pub enum Answer {
     Asleep,
     /// The process is awake.
     Woken(Woken),
+    /// A thread of the program will answer at the socket of the question, once it has the interpreter's lock.
+    Asked,
     /// The process stays asleep, because its memory does not fit on the device.
     NoRoom(NoRoom),
     /// The process is off its devices.

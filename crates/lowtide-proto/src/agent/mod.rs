@@ -3,4 +3,5 @@
 pub(crate) mod client;
 pub(crate) mod messages;
 pub(crate) mod obstacle;
+pub(crate) mod outside;
 pub(crate) mod sharing;

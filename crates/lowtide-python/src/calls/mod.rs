@@ -9,5 +9,6 @@
 
 pub(crate) mod attached;
 pub(crate) mod climb;
+pub(crate) mod execute;
 pub(crate) mod parse;
 pub(crate) mod waiting;

@@ -35,9 +35,13 @@ const DEAD_MOST: usize = 5;
 pub fn examine(question: &Bound<'_, PyAny>) -> PyResult<Examination> {
     let py = question.py();
     let (question, mut types) = Question::new(question)?;
-    let heap = nodes::take(py, &question, &mut types)?;
+    // A walk that was late has failed.
+    let heap = nodes::take(py, &question, &mut types)
+        .or_else(|error| question.in_time().and(Err(error)))?;
+    question.in_time()?;
     let analysis = Analysis::new(&heap.graph);
     analysis.prepare();
+    question.in_time()?;
     let one_by_one = question.targets.is_some() && !question.asked.grouped;
     let at_exit = question.asked.at_exit;
     let found = Analysed { py, heap: &heap, analysis: &analysis };

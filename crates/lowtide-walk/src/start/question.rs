@@ -2,8 +2,9 @@
 //! tensors.
 
 use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyTimeoutError};
 use pyo3::ffi::PyTypeObject;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
@@ -60,6 +61,8 @@ pub(crate) struct Asked<'py> {
     pub(crate) at_exit: usize,
     /// Whether another examination is under way.
     nested: bool,
+    /// The seconds after which the question is given up, if any.
+    limit_s: Option<f64>,
 }
 
 /// A question with addresses instead of objects: nothing in it refers to what is asked about.
@@ -73,6 +76,8 @@ pub(crate) struct Question<'py> {
     pub(crate) immortal: usize,
     pub(crate) collector: Collector<'py>,
     own_types: HashSet<usize>,
+    /// The moment at which the question is given up.
+    pub(crate) until: Option<Instant>,
 }
 
 impl<'py> Question<'py> {
@@ -99,8 +104,11 @@ impl<'py> Question<'py> {
         }
         let node = given.node.and_then(|node| traverse(node.as_type_ptr()));
         types.node = node.map_or(0, |traverse| traverse as usize);
+        let asked: Asked<'py> = question.extract()?;
+        let limit = asked.limit_s.and_then(|limit_s| Duration::try_from_secs_f64(limit_s).ok());
         let question = Question {
-            asked: question.extract()?,
+            until: limit.map(|limit| Instant::now() + limit),
+            asked,
             address: address(question),
             targets,
             sorted,
@@ -109,6 +117,16 @@ impl<'py> Question<'py> {
             own_types: given.own_types.iter().map(|class| class.as_ptr().addr()).collect(),
         };
         Ok((question, types))
+    }
+
+    /// Gives the question up after its limit.
+    pub(crate) fn in_time(&self) -> PyResult<()> {
+        if self.until.is_some_and(|until| Instant::now() > until) {
+            return Err(PyTimeoutError::new_err(
+                "the walk over the heap was given up at its limit",
+            ));
+        }
+        Ok(())
     }
 
     /// Returns whether an object of this type may be what another examination works with, if one

@@ -358,6 +358,7 @@ impl<'q, 'py> Walk<'q, 'py> {
             next: AtomicUsize::new(0),
             alone: threads == NonZeroUsize::MIN,
             failed: AtomicBool::new(false),
+            until: question.until,
         };
         let pieces =
             Pieces::new(&mut walked.builder, &mut walked.nodes.kinds, numbers, Node(begin as u32));

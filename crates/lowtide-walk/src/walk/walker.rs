@@ -12,6 +12,7 @@ use std::ffi::c_void;
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use lowtide_heap::Node;
 use pyo3::ffi::{PyObject, PyTypeObject};
@@ -53,8 +54,10 @@ pub(crate) struct WalkRange<'a> {
     pub(crate) next: AtomicUsize,
     /// Whether there is only one walker.
     pub(crate) alone: bool,
-    /// Whether there was too little memory.
+    /// Whether there was too little memory, or time.
     pub(crate) failed: AtomicBool,
+    /// The moment at which the walk is given up.
+    pub(crate) until: Option<Instant>,
 }
 
 impl<'a> WalkRange<'a> {
@@ -63,6 +66,10 @@ impl<'a> WalkRange<'a> {
     pub(crate) fn walk(&self, walker: &mut Walker, pieces: &Pieces<'_>, look: Option<Look<'_>>) {
         let mut empty = Piece::default();
         while !self.failed.load(Ordering::Relaxed) {
+            if self.until.is_some_and(|until| Instant::now() > until) {
+                self.failed.store(true, Ordering::Relaxed);
+                break;
+            }
             let number = self.next.fetch_add(1, Ordering::Relaxed);
             let begin = self.begin + number * self.piece;
             if begin >= self.end {

@@ -15,6 +15,7 @@ import atexit
 import os
 
 from .._native import Examining
+from .._runtime.guest import IS_GUEST
 
 WAIT_S = 30.0
 """How long another examination is waited for."""
@@ -28,7 +29,7 @@ def is_alone() -> bool:
     return EXAMINING.count <= 1
 
 
-if hasattr(os, "register_at_fork"):
+if hasattr(os, "register_at_fork") and not IS_GUEST:
     os.register_at_fork(
         before=EXAMINING.before_fork,
         after_in_parent=EXAMINING.after_fork,
@@ -37,4 +38,5 @@ if hasattr(os, "register_at_fork"):
 
 # A thread that frees a tensor takes the interpreter's lock in a destructor of torch, and the process is
 # aborted if the interpreter has ended. So at the end only the main thread examines anything.
-atexit.register(EXAMINING.before_fork)
+if not IS_GUEST:
+    atexit.register(EXAMINING.before_fork)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._runtime.data import Data, mib
+from .._runtime.guest import IS_GUEST
 
 if TYPE_CHECKING:
     from .answer import Cut
@@ -95,7 +96,7 @@ class Plans:
 
 
 _LOCAL = threading.local()
-if hasattr(os, "register_at_fork"):
+if hasattr(os, "register_at_fork") and not IS_GUEST:
     os.register_at_fork(after_in_child=_LOCAL.__dict__.clear)
 
 

@@ -13,6 +13,7 @@ import functools
 import gc
 import os
 import sys
+import time
 import types
 from collections.abc import Sequence
 from typing import Any, Final
@@ -85,6 +86,7 @@ class Question:
         grouped: bool = False,
         device: str | None = None,
         most: int = 1,
+        until: float | None = None,
     ) -> None:
         self.targets = None if targets is None else list(targets)
         self.grouped = grouped
@@ -118,6 +120,7 @@ class Question:
         self.arrays = _arrays()
         self.kept = roots()
         self.at_exit = list_number()
+        self.limit_s = None if until is None else max(0.0, until - time.monotonic())
         self.nested, self.own_types = False, list[type]()
         if not is_alone():
             self.nest()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .._devices.choose import device_of
+from .._devices.device import Device
 from .._native import Examination, Holder
 from .._runtime.data import counted
 from .alone import EXAMINING
@@ -42,7 +43,7 @@ def why(target: object = None, device: object = None, *, since: Mark | None = No
     name = None if target is not None and device is None else _device_name(device)
     is_new = target is None and since is not None
     targets = None if target is None else [target]
-    asking = _Asking(since.grown(name)[0] if is_new and since else targets, name, grouped=is_new)
+    asking = Asking(since.grown(name)[0] if is_new and since else targets, name, grouped=is_new)
     del target, targets
     answer = asking.answer(device is None and device_of(None) is None, caller_scope(), began)
     plans().remember(answer.plan)
@@ -60,7 +61,7 @@ def _device_name(device: object) -> str:
     return f"cuda:{device}" if isinstance(device, int) else str(device)
 
 
-class _Asking:
+class Asking:
     """One question. Its cuts ask it again when they are applied.
 
     It is about all memory of a device, about one object, or about what holds the memory of some tensors
@@ -81,11 +82,14 @@ class _Asking:
         self._weak = None if targets is None else [_weakly(one) for one in targets]
         self._besides = _weakly(besides)
         self._done: frozenset[ReferenceKey] = frozenset()
+        self.until: float | None = None
 
     def ask(self) -> Examination:
         """Asks about the targets, which nothing of ours holds any more."""
         targets, self._targets = self._targets, None
-        question = Question(targets, grouped=self._grouped, device=self._device, most=_MOST_HELD)
+        question = Question(
+            targets, grouped=self._grouped, device=self._device, most=_MOST_HELD, until=self.until
+        )
         del targets
         return question.ask()
 
@@ -98,13 +102,17 @@ class _Asking:
             found = self.ask()
             waited_s = time.perf_counter() - asked
             name = self._device
-            device = None if name in (None, "cpu") else device_of(name)
-            answer = Naming(found, self.apply, scope, name).answer(device, name, text, waited_s)
+            naming = Naming(found, self.apply, scope, name)
+            answer = naming.answer(self._seen(), name, text, waited_s)
             del found
         if is_default and name == "cpu":
             answer.notes += ("no accelerator was found: this is host memory",)
         answer.took_s = time.perf_counter() - began
         return answer
+
+    def _seen(self) -> Device | None:
+        """Returns the device whose other memory the answer is about, too."""
+        return None if self._device in (None, "cpu") else device_of(self._device)
 
     def apply(self, cuts: Sequence[Cut]) -> int:
         """Applies cuts of the answer and returns the bytes that this frees."""
@@ -196,13 +204,13 @@ def holders(
         listed = Listed(device) if survivors is None and device is not None else None
         if listed is not None and (known := listed.all_bytes) is not None and known < least:
             return []
-        asking = _Asking(survivors, device, grouped=True, besides=besides)
+        asking = Asking(survivors, device, grouped=True, besides=besides)
         del survivors
         return _holders(asking, besides, least, listed, asker)
 
 
 def _holders(
-    asking: _Asking, besides: object, least: int, listed: Listed | None, asker: Asker
+    asking: Asking, besides: object, least: int, listed: Listed | None, asker: Asker
 ) -> list[Holder]:
     found = asking.ask()
     if listed is not None:

@@ -9,20 +9,29 @@ from __future__ import annotations
 import atexit
 import functools
 import sys
+from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import NamedTuple
 
 from ..._native import exit_calls
+from ..._runtime.guest import HOME, IS_GUEST
 from ..references.functions import function_name
 from ..references.look import descriptor, global_name, module_value
 from ..references.reference import Reference
 
 
-def _mark() -> None:
-    """Does nothing at exit. The native side finds the other calls by this one."""
+def _known_call() -> Callable[[], object]:
+    """Returns a call at exit of ours. The native side finds the others by this one."""
+    if IS_GUEST:
+        end: Callable[[], object] = vars(sys.modules[HOME])["end"]
+        return end
+
+    def mark() -> None: ...
+
+    return atexit.register(mark)
 
 
-atexit.register(_mark)
+_mark = _known_call()
 _count = atexit._ncallbacks
 _NOT_COMPARED: tuple[type, ...] = (FunctionType, MethodType, BuiltinFunctionType)
 """Functions are equal only to themselves."""

@@ -1,0 +1,169 @@
+//! Has a Python 3.14 execute a file at its next safe point, by its protocol for debuggers (PEP 768, `sys.remote_exec`).
+//!
+//! The target says itself where everything lies (`_Py_DebugOffsets`). A thread that is asked has the path of the file
+//! and a flag in its state, and executes the file when it next looks at the flag, which may be never.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+
+use super::python::Python;
+use super::target::Target;
+
+/// What the offsets begin with.
+const COOKIE: &[u8; 8] = b"xdebugpy";
+/// The version of Python whose table of offsets is known, without its last part.
+const KNOWN: u64 = 0x030e;
+/// Where offsets stand in that table.
+const VERSION: u64 = 8;
+const FREE_THREADED: u64 = 16;
+const INTERPRETERS_HEAD: u64 = 40;
+const THREADS_HEAD: u64 = 72;
+const THREADS_MAIN: u64 = 80;
+const THREAD_NEXT: u64 = 192;
+const THREAD_NATIVE_ID: u64 = 224;
+const SUPPORT: u64 = 712;
+/// The bit of a thread's `eval_breaker` that has it look at the flag.
+const LOOK: u8 = 1 << 5;
+/// The most threads that are asked.
+const THREADS_MOST: usize = 1000;
+
+/// The interpreter of a process, as its protocol for debuggers shows it.
+pub(super) struct RemoteExec {
+    pid: u32,
+    memory: File,
+    /// The address of the main thread's state, and of the list of all.
+    main: u64,
+    threads: u64,
+    next: u64,
+    native_id: u64,
+    /// Where a state has the byte with the bit, the flag and the path.
+    breaker: u64,
+    pending: u64,
+    path: u64,
+    path_most: usize,
+    /// The states of the threads that were asked.
+    asked: Vec<u64>,
+}
+
+impl RemoteExec {
+    /// Opens the protocol; `None` if the interpreter is older than it.
+    pub(super) fn open(target: &Target, python: &Python) -> anyhow::Result<Option<RemoteExec>> {
+        let (pid, runtime) = (target.pid, python.runtime);
+        let opened = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
+        let memory = opened.map_err(|error| match error.kind() {
+            ErrorKind::PermissionDenied => anyhow::anyhow!(target.not_permitted()),
+            _ => error.into(),
+        })?;
+        let number = |at: u64| read(&memory, at).context("reading the state of its interpreter");
+        if number(runtime)? != u64::from_le_bytes(*COOKIE)
+            || number(runtime + VERSION)? >> 16 < KNOWN
+        {
+            return Ok(None);
+        }
+        let version = number(runtime + VERSION)? >> 16;
+        ensure!(
+            version == KNOWN,
+            "process {pid} has Python {}.{}, which this version of lowtide does not know",
+            version >> 8,
+            version & 0xff
+        );
+        ensure!(
+            number(runtime + FREE_THREADED)? == 0,
+            "process {pid} has a free-threaded Python; lowtide needs an ordinary one"
+        );
+        let offset = |at: u64| number(runtime + at);
+        let interpreter = number(runtime + offset(INTERPRETERS_HEAD)?)?;
+        ensure!(
+            interpreter != 0,
+            "the interpreter of process {pid} has not begun, or is at its end"
+        );
+        let support: Vec<u64> =
+            (0..6).map(|at| offset(SUPPORT + 8 * at)).collect::<anyhow::Result<_>>()?;
+        let [breaker, state, enabled, pending, path, path_most] = support[..] else { bail!("six") };
+        ensure!(
+            number(interpreter + enabled)? as u32 != 0,
+            "process {pid} does not let debuggers in: PYTHON_DISABLE_REMOTE_DEBUG is set, or it was started with -X \
+             disable-remote-debug, or its Python was built --without-remote-debug; start it with `lowtide run`"
+        );
+        Ok(Some(RemoteExec {
+            main: number(interpreter + offset(THREADS_MAIN)?)?,
+            threads: interpreter + offset(THREADS_HEAD)?,
+            next: offset(THREAD_NEXT)?,
+            native_id: offset(THREAD_NATIVE_ID)?,
+            breaker,
+            pending: state + pending,
+            path: state + path,
+            path_most: path_most as usize,
+            asked: Vec::new(),
+            pid,
+            memory,
+        }))
+    }
+
+    /// Has the main thread execute a file.
+    pub(super) fn ask_main(&mut self, script: &Path) -> anyhow::Result<()> {
+        self.ask(self.main, script)
+    }
+
+    /// Has every other thread execute it.
+    pub(super) fn ask_others(&mut self, script: &Path) -> anyhow::Result<()> {
+        for thread in self.all()? {
+            if !self.asked.contains(&thread) {
+                self.ask(thread, script)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, thread: u64, script: &Path) -> anyhow::Result<()> {
+        let mut path = script.as_os_str().as_bytes().to_vec();
+        path.push(0);
+        ensure!(path.len() <= self.path_most, "{} is too long a path for Python", script.display());
+        // A thread that ends meanwhile takes its state with it.
+        if !self.all()?.contains(&thread) {
+            return Ok(());
+        }
+        self.asked.push(thread);
+        let mut breaker = [0];
+        let written = self.memory.write_all_at(&path, thread + self.path).and_then(|()| {
+            self.memory.write_all_at(&1_i32.to_le_bytes(), thread + self.pending)?;
+            // The byte alone: the rest of the word has the version of what is instrumented.
+            self.memory.read_exact_at(&mut breaker, thread + self.breaker)?;
+            self.memory.write_all_at(&[breaker[0] | LOOK], thread + self.breaker)
+        });
+        written.with_context(|| format!("asking a thread of process {}", self.pid))
+    }
+
+    /// Returns the states of the threads that exist.
+    fn all(&self) -> anyhow::Result<Vec<u64>> {
+        let mut found = Vec::new();
+        let mut thread = read(&self.memory, self.threads)?;
+        while thread != 0 && found.len() < THREADS_MOST {
+            let number = read(&self.memory, thread + self.native_id)?;
+            if fs::exists(format!("/proc/{}/task/{number}", self.pid))? {
+                found.push(thread);
+            }
+            thread = read(&self.memory, thread + self.next)?;
+        }
+        Ok(found)
+    }
+
+    /// Asks back what nobody has begun to execute. Returns whether nothing is left of it.
+    pub(super) fn withdraw(&self) -> bool {
+        let all = self.all().unwrap_or_default();
+        let left = self.asked.iter().filter(|thread| all.contains(thread));
+        left.map(|thread| self.memory.write_all_at(&[0; 4], thread + self.pending))
+            .all(|done| done.is_ok())
+    }
+}
+
+fn read(memory: &File, at: u64) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    memory.read_exact_at(&mut bytes, at)?;
+    Ok(u64::from_le_bytes(bytes))
+}

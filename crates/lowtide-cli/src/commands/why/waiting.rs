@@ -1,0 +1,170 @@
+//! The socket at which a question waits until a thread of the process answers it.
+//!
+//! It lies in the folder of this user, and its name has the process's number. The first thread that connects is
+//! answered; then the socket is gone, and later ones return at once.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use lowtide_device::private_files::PrivateFolder;
+use lowtide_proto::line::{LineReader, at_socket, connect, peer_of_this_user};
+use lowtide_proto::question_name;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::target::Target;
+
+/// The most bytes of an answer.
+const ANSWER_MOST: usize = 64 << 20;
+/// The time in which the process reads the request.
+const READ_LIMIT: Duration = Duration::from_secs(2);
+/// The time for which an answer is waited for after the limit that the process was given.
+const GRACE: Duration = Duration::from_secs(20);
+/// The pause between two looks at whether somebody has connected.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A question that waits for its answer.
+pub(super) struct Waiting<'a> {
+    target: &'a Target,
+    folder: PrivateFolder,
+    name: String,
+    listener: UnixListener,
+}
+
+/// What a thread says first.
+#[derive(Deserialize)]
+struct Hello {
+    version: [u32; 3],
+    free_threaded: bool,
+}
+
+/// An answer, and the Python that gave it.
+pub(super) struct Answered {
+    pub(super) version: String,
+    pub(super) answer: Value,
+}
+
+impl<'a> Waiting<'a> {
+    /// Begins to wait.
+    pub(super) fn of(target: &'a Target) -> anyhow::Result<Waiting<'a>> {
+        let folder = PrivateFolder::of_user()?;
+        let namespace =
+            fs::read_link("/proc/self/ns/pid").context("reading this process's namespace")?;
+        let name = question_name(&namespace.to_string_lossy(), target.pid);
+        sweep(&folder, &name)?;
+        let path = folder.path().join(&name);
+        ensure!(
+            connect(&path).is_err(),
+            "process {} is being asked by somebody else; ask again",
+            target.pid
+        );
+        // One that was killed has left it.
+        folder.remove(&name)?;
+        let listener = at_socket(&path, |path| UnixListener::bind(path)).context("listening")?;
+        listener.set_nonblocking(true)?;
+        Ok(Waiting { target, folder, name, listener })
+    }
+
+    /// Returns the path of the socket.
+    pub(super) fn path(&self) -> PathBuf {
+        self.folder.path().join(&self.name)
+    }
+
+    /// Writes a file that lies beside the socket, until the process has no use for it.
+    pub(super) fn script(&self, text: &str) -> anyhow::Result<PathBuf> {
+        let name = format!("{}.py", self.name);
+        self.folder.replace(&name, text.as_bytes())?;
+        Ok(self.folder.path().join(name))
+    }
+
+    /// Removes the file.
+    pub(super) fn remove_script(&self) -> anyhow::Result<()> {
+        Ok(self.folder.remove(&format!("{}.py", self.name))?)
+    }
+
+    /// Waits until a thread has connected; `None` if none has in time.
+    pub(super) fn claimed(&self, until: Instant) -> anyhow::Result<Option<UnixStream>> {
+        let pid = self.target.pid;
+        loop {
+            match self.listener.accept() {
+                // A forked child of the process, or somebody else, is not asked.
+                Ok((stream, _)) if peer_of_this_user(&stream) == Some(pid) => {
+                    stream.set_nonblocking(false)?;
+                    return Ok(Some(stream));
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    ensure!(self.target.is_there(), "process {pid} has ended before it answered");
+                    if Instant::now() > until {
+                        return Ok(None);
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+                Err(error) => return Err(error).context("listening"),
+            }
+        }
+    }
+
+    /// Sends the request to the thread that has connected, and returns its answer. `request` is made for the time that
+    /// is left.
+    pub(super) fn answer(
+        &self,
+        mut stream: UnixStream,
+        until: Instant,
+        request: impl FnOnce(Duration) -> Value,
+    ) -> anyhow::Result<Answered> {
+        // Nobody else gets in.
+        self.folder.remove(&self.name)?;
+        let pid = self.target.pid;
+        let mut lines = LineReader::default();
+        let ended = || {
+            let what = if self.target.is_there() {
+                "did not answer"
+            } else {
+                "has ended during the question"
+            };
+            format!("process {pid} {what}")
+        };
+        // It may be long until the thread has the interpreter's lock again.
+        let line = lines.read(&stream, ANSWER_MOST, until);
+        let hello: Hello = serde_json::from_slice(&line.with_context(ended)?)?;
+        let [major, minor, micro] = hello.version;
+        let version = format!("{major}.{minor}.{micro}");
+        if hello.free_threaded || (major, minor) < (3, 10) {
+            let kind = if hello.free_threaded { " without the interpreter's lock" } else { "" };
+            bail!(
+                "process {pid} has Python {version}{kind}; lowtide needs an ordinary Python 3.10 or newer"
+            );
+        }
+        let mut request = request(until.saturating_duration_since(Instant::now())).to_string();
+        request.push('\n');
+        stream.set_write_timeout(Some(READ_LIMIT))?;
+        stream.write_all(request.as_bytes()).with_context(ended)?;
+        let line = lines.read(&stream, ANSWER_MOST, until + GRACE).with_context(ended)?;
+        Ok(Answered { version, answer: serde_json::from_slice(&line)? })
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        // The next question to the process removes one that cannot be removed.
+        let _removed = self.folder.remove(&self.name);
+    }
+}
+
+/// Removes what questions have left to processes of this PID namespace that have ended.
+fn sweep(folder: &PrivateFolder, own: &str) -> anyhow::Result<()> {
+    let namespace = own.rsplit_once('-').map_or(own, |(namespace, _)| namespace);
+    for name in folder.names()? {
+        let pid = name.to_str().and_then(|name| name.strip_prefix(namespace)?.strip_prefix('-'));
+        let Some(pid) = pid else { continue };
+        if !fs::exists(format!("/proc/{}", pid.trim_end_matches(".py"))).unwrap_or(true) {
+            folder.remove(&name.to_string_lossy())?;
+        }
+    }
+    Ok(())
+}
