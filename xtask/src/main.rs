@@ -2,6 +2,7 @@
 
 mod adopters;
 mod artifacts;
+mod browser;
 mod dist;
 mod gpu_pack;
 mod peers;
@@ -44,6 +45,8 @@ enum Command {
     /// Try the adapters of the Python package with the real projects, each in an environment of its own
     /// that is deleted afterwards. Takes the projects from the Python registry: gigabytes.
     Adopters(adopters::Options),
+    /// Install Debian's Chromium, in which the tests of the report open it; without it they are skipped.
+    Browser,
     /// Make what people install, in target/dist: the wheel for Linux with everything in it, the program as
     /// a tar.gz with completions and man pages, and checksums. Installs and tries both. Takes maturin and
     /// the zig linker from the Python registry.
@@ -78,6 +81,7 @@ fn run() -> anyhow::Result<ExitCode> {
         Command::Pythons(options) => test::run(options, test::Parts::Pythons),
         Command::GpuPack { to, peers } => gpu_pack::write(&to, peers),
         Command::Adopters(options) => adopters::run_all(&options),
+        Command::Browser => browser::install(),
         Command::Dist => dist::make(),
         Command::Ptx => ptx::compile(),
         Command::Soak(options) => return soak::run(&options),

@@ -28,6 +28,7 @@ mod _native {
         calls::parse::{parse_bytes, parse_seconds},
         data::ledger::{Ledger, LedgerKind, LedgerLine},
         data::receipt::{Reading, Receipt, Restored, RungReceipt, empty_receipt},
+        data::report::report_page,
         data::values::{AllocatorCounts, Claim, Holder, ProcessUsage, Touch, Usage},
         machine::agent::{
             AgentError, AgentStatus, agent_sleep, agent_status, agent_suspend, agent_wake,

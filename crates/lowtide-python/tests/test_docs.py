@@ -120,8 +120,12 @@ def scope() -> dict[str, Any]:
     ids=lambda block: f"{block.page}:{block.line}",
 )
 def test_python(
-    block: Block, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    block: Block,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     caplog.set_level("INFO", "lowtide")
     monkeypatch.setenv("LOWTIDE_DEVICE", "cpu")
     monkeypatch.delenv("LOWTIDE_FREE_ON_IDLE", raising=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from importlib.util import find_spec
@@ -9,7 +10,6 @@ from typing import Any
 
 import pytest
 from alone import alone_with_torch
-from lowtide._runtime.view import View
 
 pytestmark = pytest.mark.skipif(find_spec("IPython") is None, reason="IPython is not installed")
 
@@ -42,7 +42,14 @@ def _run(code: str) -> Any:
     return json.loads(alone_with_torch(SHELL + code).splitlines()[-1])
 
 
-def test_an_answer_is_a_small_table_and_its_cuts_work_cells_later() -> None:
+def _framed(shown: str) -> Any:
+    """What a frame of a notebook shows."""
+    (page,) = re.findall('srcdoc="(.*?)"', shown, re.DOTALL)
+    (data,) = re.findall('id="data">(.*?)</script>', html.unescape(page), re.DOTALL)
+    return json.loads(data)
+
+
+def test_an_answer_is_a_small_view_and_its_cuts_work_cells_later() -> None:
     code = """
     cells("kept = [big()]", "big()", "def f(batch): raise ValueError")
     cells("f(big())", fails=True)
@@ -56,18 +63,20 @@ def test_an_answer_is_a_small_table_and_its_cuts_work_cells_later() -> None:
     print(json.dumps([data, short, before, after]))
     """
     data, short, before, after = _run(code)
-    html, text = data["text/html"], data["text/plain"]
-    for word in (
-        "kept[0]",
-        "Out[3]",
-        "the traceback of cell 5",
-        "lowtide.cut(3)",
-        "cuts 1, 2 and 3",
-    ):
-        assert word in html and word in text, html + text
+    framed, text = _framed(data["text/html"]), data["text/plain"]
+    (answer,) = framed["documents"]
+    for word in ("kept[0]", "Out[3]", "the traceback of cell 5"):
+        assert any(word in one["path"] for one in answer["held"]) and word in text, text
+    assert (
+        [one["cuts"][0]["number"] for one in answer["held"][:3]]
+        == [1, 2, 3]
+        == answer["plan"]["all"]
+    )
+    assert framed["small"] and "lowtide.cut(3)" in text and "cuts 1, 2 and 3" in text
     assert len(short) < 160 and "\n" not in short
+    paths = " ".join(one["path"] for one in answer["held"])
     assert not re.search(
-        "_oh|displayhook|last_traceback|user_ns|InteractiveTB", html + text + short
+        "_oh|displayhook|last_traceback|user_ns|InteractiveTB", paths + text + short
     )
     assert not any(before) and all(after)
 
@@ -122,10 +131,29 @@ def test_names_of_the_program_are_escaped() -> None:
     cells("%why device='cpu'")
     print(json.dumps(shown()["text/html"]))
     """
-    html = _run(code)
-    assert not re.search("<script|<img|http|src=x>", html.replace("&lt;img src=x&gt;", "")), html
-    view = View("<b>", [("1 & 2", "<script>", "del x['<i>']")], ["<u>"]).html()
-    assert set(re.findall("<([a-z]+)", view)) == {"div", "b", "table", "tr", "td", "code"}
+    shown = _run(code)
+    assert set(re.findall("<([a-z]+)", shown)) == {"div", "b", "iframe"}, "the page is an attribute"
+    page = html.unescape(shown)
+    assert "<img" not in page and page.count("<script") == 2 and 'sandbox="allow-scripts"' in page
+    assert any("<img src=x>" in one["path"] for one in _framed(shown)["documents"][0]["held"])
+
+
+def test_memory_is_drawn_while_the_cell_runs() -> None:
+    code = """
+    cells("%memory cpu\\nimport time\\nkept = big()\\ntime.sleep(1.3)", "%memory cpu")
+    said = [one["data"]["text/html"] for one in shell.display_pub.outputs]
+    told = cells("%memory xpu:7", fails=True)
+    print(json.dumps([said, told]))
+    """
+    said, _ = _run(code)
+    news = [one for one in said if "postMessage" in one]
+    framed = [_framed(one)["documents"] for one in said if "<iframe" in one]
+    assert len(news) >= 2 and all("iframe[name=lowtide-1]" in one for one in news)
+    assert len(framed[0]) == 1 and len(framed[1]) >= 4
+    lines = [one["ledgers"][0]["lines"] for one in framed[1]]
+    live = [sum(one["bytes"] for one in each if one["kind"] == "live") for each in lines]
+    assert live[-1] - live[0] > 14 << 20
+    assert len(framed) == 4 and said[-1] == "", "the script goes, the last chart stays"
 
 
 def test_a_cell_is_a_stage() -> None:
@@ -136,12 +164,15 @@ def test_a_cell_is_a_stage() -> None:
     failed = shown()
     report = lowtide._stages.stage.stages_of().report()
     names = [one.name for one in report.stages]
-    html = [one._repr_html_() for one in (report, lowtide.release())]
-    print(json.dumps([receipt, text, said, names, html, repr(report), failed]))
+    both = [one._repr_html_() for one in (report, lowtide.release())]
+    print(json.dumps([receipt, text, said, names, both, repr(report), failed]))
     """
-    receipt, text, said, names, html, report, failed = _run(code)
-    assert "broken" in failed["text/html"], "a cell that fails shows what it leaves"
-    assert "reranker" in receipt["text/html"] and text == "a\n  b"
+    receipt, text, said, names, shown, report, failed = _run(code)
+    assert "broken" in _framed(failed["text/html"])["documents"][0]["name"], (
+        "a cell that fails shows what it leaves"
+    )
+    assert "reranker" in receipt["text/html"].partition("<iframe")[0] and text == "a\n  b"
     assert "of mine" in said and "Cell In[3], line 2" in re.sub(r"\x1b\[[0-9;]*m", "", said)
-    assert names == ["reranker", "broken"] and "broken" in html[0]
-    assert "<table" in html[0] and report.startswith("<StagesReport of 2 stages")
+    assert names == ["reranker", "broken"]
+    assert [one["name"] for one in _framed(shown[0])["documents"][0]["stages"]] == names
+    assert report.startswith("<StagesReport of 2 stages")

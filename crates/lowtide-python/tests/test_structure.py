@@ -30,6 +30,7 @@ LAYERS = [
     "lowtide-agent",
     "lowtide-heap",
     "lowtide-walk",
+    "lowtide-report",
     "lowtide-python",
     "lowtide-cli",
     "lowtide-testing",

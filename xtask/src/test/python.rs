@@ -14,14 +14,15 @@ pub(super) const PACKAGE: &str = "crates/lowtide-python";
 pub(super) const PYTEST: [&str; 8] =
     ["-q", "-rs", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile"];
 /// Torch, the tool that `why` is compared with, small packages whose ways to keep memory it knows,
-/// a server, checkers and pytest.
-const NEEDED: [&str; 10] = [
+/// a server, a driver of browsers, checkers and pytest.
+const NEEDED: [&str; 11] = [
     "torch",
     "numpy",
     "objgraph",
     "greenlet",
     "ipython",
     "uvicorn",
+    "playwright",
     "pytest",
     "pytest-xdist",
     "mypy",

@@ -299,6 +299,11 @@ fn status_of(socket: &Path, pid: u32) -> anyhow::Result<Status> {
     }
 }
 
+/// Returns what a program that `run` has started says, as `status --json` prints it.
+pub(super) fn program_of(pid: u32) -> anyhow::Result<impl Serialize> {
+    program(&PrivateFolder::of_user()?, pid)
+}
+
 /// Asks one program; one that has no agent yet answers by its note.
 fn program(folder: &PrivateFolder, pid: u32) -> anyhow::Result<Program> {
     let socket = socket_of(folder, pid)?;

@@ -11,6 +11,7 @@ mod metrics;
 mod ps;
 mod queue;
 mod replay;
+mod report;
 mod run;
 mod started;
 mod suspend;
@@ -76,6 +77,8 @@ enum Command {
     Demo(demo::Options),
     /// Replay an allocation trace and show how much memory the pool needs for it.
     Replay(replay::Options),
+    /// Write one HTML file that shows a program, what lowtide printed, or an allocation trace.
+    Report(report::Options),
     /// Write completions for bash, zsh and fish, and man pages, into a folder.
     Generate(generate::Options),
     /// Print the version of the agent that is preloaded here. `run` runs this.
@@ -110,6 +113,7 @@ impl Command {
             Command::Metrics(options) => metrics::run(options),
             Command::Demo(options) => demo::run(options),
             Command::Replay(options) => replay::run(options),
+            Command::Report(options) => report::run(options),
             Command::Generate(options) => generate::run::<Arguments>(options),
             Command::AgentVersion => Ok(run::print_agent_version()),
             Command::FloorChild { device, parent } => floor::run_child(*device, *parent),

@@ -494,3 +494,20 @@ fn a_program_ignores_the_signals_that_it_would_ignore_without() {
     assert_eq!(bits.map(|bits| bits & both), Some(both), "{without}");
     assert_eq!(with, without, "{said}");
 }
+
+#[test]
+fn a_report_of_a_program_has_its_ledger_over_time() {
+    let world = World::new();
+    let mut program = run(&world, &[]);
+    program.does("start; alloc 0 8388608; write 0 5");
+    let folder = tempfile::tempdir().unwrap();
+    let html = folder.path().join("report.html");
+    let arguments = ["report", &program.pid(), "--for", "0.6", "-o", html.to_str().unwrap()];
+    let done = lowtide(&world, &arguments).output().unwrap();
+    assert_eq!(done.status.code(), Some(0), "{}", String::from_utf8_lossy(&done.stderr));
+    let page = std::fs::read_to_string(html).unwrap();
+    let at_least = |text: &str, count| assert!(page.matches(text).count() >= count, "{text}");
+    at_least("\"status\":{", 2);
+    at_least("\"kind\":\"live\"", 2);
+    at_least("lowtide.why().html()", 1);
+}

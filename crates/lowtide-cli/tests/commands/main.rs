@@ -14,6 +14,7 @@ mod program;
 mod ps;
 mod refusals;
 mod replay;
+mod report;
 mod suspend;
 mod terminal;
 mod top;

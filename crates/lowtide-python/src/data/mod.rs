@@ -4,4 +4,5 @@ pub(crate) mod classes;
 pub(crate) mod json;
 pub(crate) mod ledger;
 pub(crate) mod receipt;
+pub(crate) mod report;
 pub(crate) mod values;

@@ -112,6 +112,12 @@ class Stages:
         cleaning."""
         return self._native.report()
 
+    def html(self) -> str:
+        """Returns the report as one HTML file, which loads nothing: memory over the stages, and their receipts."""
+        from .._runtime.view import page
+
+        return page("stages", self.report().to_dict())
+
 
 _shared: dict[str | None, Stages] = {}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._native import Holder
 from .._runtime.data import Data, counted, mib
-from .._runtime.view import View
+from .._runtime.view import View, frame, height_of, page
 from .naming.words import GRAPH_OF, NATIVE_ROOT, shorten
 from .plan import Plan, plans
 from .references.contexts import CANCELLED
@@ -335,8 +335,15 @@ class Answer(Data):
     def __repr__(self) -> str:
         return f"<Answer {self.plan.name or 'without cuts'}: {self._head().partition('; ')[0]}>"
 
+    def html(self) -> str:
+        """Returns the answer as one HTML file, which loads nothing: a tree map of who holds what, and a table with
+        the cuts."""
+        return page(self._head().partition("; ")[0], self.to_dict())
+
     def _repr_html_(self) -> str:
-        return self._view().html()
+        shown = shown_of(self.held)
+        height = height_of(maps=shown > 0, lines=shown + len(self.actions))
+        return frame(self._displayed().partition("; ")[0], self.to_dict(), height=height)
 
     def _repr_pretty_(self, printer: Any, _is_cycle: bool) -> None:
         printer.text(self._view().text())
