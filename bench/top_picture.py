@@ -35,7 +35,9 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         machine = Machine(options.built.resolve(), Path(folder))
-        machine.variables["LOWTIDE_DOUBLE"] = "total=1GiB,context=24MiB,reserved=32MiB"
+        machine.variables["LOWTIDE_DOUBLE"] = (
+            f"total={1 + options.processes // 20}GiB,context=24MiB,reserved=32MiB"
+        )
         others = [machine.start("floor-child", "cuda:0") for _ in range(options.processes)]
         for other in others:
             other.stdout.readline()
