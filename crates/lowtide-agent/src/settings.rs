@@ -4,10 +4,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lowtide::SystemClock;
-use lowtide_proto::Obstacle;
 use lowtide_proto::share::Priority;
+use lowtide_proto::{MemoryCap, Obstacle};
 use lowtide_release::{Idle, IdleOptions, parse_time};
-use lowtide_types::variables;
+use lowtide_types::{Bytes, variables};
 
 use crate::say::say;
 
@@ -50,6 +50,18 @@ pub(crate) fn wait() -> Duration {
         say!("{name}={text} is not a time such as 30s or 5m; the limit is {default:?}");
         default
     })
+}
+
+/// Returns the most memory that the program may have on a device, as `LOWTIDE_MEMORY` says.
+pub(crate) fn memory() -> Option<MemoryCap> {
+    let text = variables::text("LOWTIDE_MEMORY").filter(|text| !text.is_empty())?;
+    text.parse::<MemoryCap>().inspect_err(|error| say!("LOWTIDE_MEMORY: {error}")).ok()
+}
+
+/// Returns what is kept back of a device where the program is told what there is for it, as `LOWTIDE_RESERVE` says.
+pub(crate) fn reserve() -> Option<Bytes> {
+    let text = variables::text("LOWTIDE_RESERVE").filter(|text| !text.is_empty())?;
+    text.parse::<Bytes>().inspect_err(|error| say!("LOWTIDE_RESERVE: {error}")).ok()
 }
 
 /// Returns whether an idle program is to be suspended, as `LOWTIDE_IDLE_TO` says.

@@ -18,10 +18,11 @@ pub mod helper;
 pub mod line;
 pub mod share;
 
+pub use self::agent::cap::MemoryCap;
 pub use self::agent::client::{AskError, ask};
 pub use self::agent::messages::{
-    Answer, Ask, ContextStatus, LINE_MOST, NoRoom, Request, Resumed, SOCKET, Status, Staying,
-    Unreadable, VERSION, WITHOUT_GPU, Woken, socket_name,
+    Answer, Ask, ContextStatus, LINE_MOST, LimitStatus, NoRoom, Request, Resumed, SOCKET, Status,
+    Staying, Unreadable, VERSION, WITHOUT_GPU, Woken, socket_name,
 };
 pub use self::agent::obstacle::{Obstacle, ParseObstacleError};
 pub use self::agent::outside::{QUESTION, question_name, question_script};

@@ -171,6 +171,7 @@ impl Talk {
                 }
                 Ok(ToAgent::Refuse { ticket, why }) => self.room.refuse(ticket, why),
                 Ok(ToAgent::Wait(said)) => self.room.note(said),
+                Ok(ToAgent::Fixed(device)) => self.room.note_fixed(device),
                 Err(error) => return Err(error.into()),
             }
             if !self.lines.has_line() {

@@ -14,15 +14,16 @@ use std::{fs, io, thread};
 use lowtide_device::private_files::PrivateFolder;
 use lowtide_proto::descriptors::apart;
 use lowtide_proto::line::{LineReader, SocketFile, at_socket, is_from_this_user};
-use lowtide_proto::{Answer, Ask, LINE_MOST, Request, socket_name};
+use lowtide_proto::{Answer, Ask, LINE_MOST, LimitStatus, Request, socket_name};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control::{outside, worker};
+use crate::room::limit::{self, Limit};
 use crate::say::say;
 use crate::sharing::spare_files;
 use crate::sleep::agent::{self, Agent};
-use crate::{obstacles, threads};
+use crate::{gate, obstacles, threads};
 
 /// The time that a client has to write its line, and to read the answer.
 const CLIENT_LIMIT: Duration = Duration::from_secs(1);
@@ -104,7 +105,7 @@ fn answer(mut client: UnixStream) {
     };
     let answer = match Request::from_line(&line) {
         Ok(Request { ask: Ask::Share, .. }) if agent::get().is_some() => return share(client),
-        Ok(Request { ask, .. }) => reply(ask),
+        Ok(Request { ask, .. }) => with_limits(reply(ask)),
         Err(unreadable) => Answer::Refused { reason: unreadable.to_string() },
     };
     // A client that stopped reading has no use for it.
@@ -133,6 +134,27 @@ fn share(mut client: UnixStream) {
     if let Err(error) = threads::spawn("lowtide-share", serve) {
         say!("another process cannot open memory of this one: {error}");
     }
+}
+
+/// Adds the limits of the program's memory to its status.
+fn with_limits(mut answer: Answer) -> Answer {
+    let (Answer::Status(status), Some(agent), Some(limits)) =
+        (&mut answer, agent::get(), limit::get())
+    else {
+        return answer;
+    };
+    // A suspended process is not asked, and its devices neither.
+    let Some(_pass) = gate::try_enter_quietly() else { return answer };
+    let mut contexts = agent.memory.contexts();
+    contexts.sort_by_key(|one| one.device.id());
+    contexts.dedup_by_key(|one| one.device.id());
+    status.limits.extend(contexts.iter().filter_map(|one| {
+        let (device, free) = (one.device.id(), one.device.usage().ok()?.free);
+        let limit = limits.of(device, false)?;
+        let Limit { own, cap, life } = limit;
+        Some(LimitStatus { device, own, cap, life, told_free: limit.told(free), free })
+    }));
+    answer
 }
 
 fn reply(ask: Ask) -> Answer {

@@ -13,7 +13,7 @@ use lowtide_types::variables;
 
 use crate::control::{arbiter, socket, waker, worker};
 use crate::driver::{calls, library};
-use crate::room::{self, Room};
+use crate::room::{self, Room, limit};
 use crate::say::say;
 use crate::sleep::agent::{self, Agent};
 use crate::sleep::begin_exit;
@@ -51,7 +51,11 @@ pub(crate) fn start() {
         let agent = agent::create(driver);
         worker::start(agent);
         gate::set_waker(waker::bring_back);
-        if settings::shares() {
+        let (cap, shares) = (settings::memory(), settings::shares());
+        if cap.is_some() || shares {
+            limit::set(cap, settings::reserve());
+        }
+        if shares {
             take_turns(agent);
         }
         // SAFETY: the function lives as long as this library, which is never unloaded. What the driver does at

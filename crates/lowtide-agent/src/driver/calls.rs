@@ -31,6 +31,7 @@ pub(crate) fn prepare() {
         row::cuCtxRecordEvent,
         row::cuDeviceGetDefaultMemPool,
         row::cuDeviceGetUuid_v2,
+        row::cuDeviceTotalMem_v2,
         row::cuEventCreate,
         row::cuEventQuery,
         row::cuGetErrorName,
@@ -180,6 +181,13 @@ pub(crate) fn reserve(bytes: Bytes) -> Result<u64> {
 /// Gives addresses back.
 pub(crate) fn free_addresses(at: u64, bytes: Bytes) -> Result<()> {
     checked(row::cuMemAddressFree, None, [at as usize, bytes.as_usize()])
+}
+
+/// Returns the whole memory of a device.
+pub(crate) fn total(ordinal: u32) -> Option<Bytes> {
+    // SAFETY: writes one word.
+    let total = unsafe { value(row::cuDeviceTotalMem_v2, |to| [to, ordinal as usize]) };
+    total.ok().map(|total| Bytes(total as u64))
 }
 
 /// Returns the UUID of a device.

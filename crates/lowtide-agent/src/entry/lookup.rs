@@ -19,6 +19,7 @@ use super::allocations::*;
 use super::contexts::*;
 use super::handles::*;
 use super::hooks::{caught, hooks};
+use super::numbers::*;
 use super::pointers::*;
 use super::sharing::*;
 use super::trampolines::*;

@@ -5,6 +5,7 @@ mod contexts;
 mod handles;
 mod hooks;
 mod lookup;
+mod numbers;
 mod pointers;
 mod sharing;
 mod trampolines;

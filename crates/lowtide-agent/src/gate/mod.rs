@@ -237,6 +237,11 @@ pub(crate) fn open() {
     change(OPEN);
 }
 
+/// Returns whether touches pass: no memory is on its way.
+pub(crate) fn is_open() -> bool {
+    STATE.load(Acquire) == OPEN
+}
+
 /// Returns whether the process is asleep, or suspended.
 pub(crate) fn is_asleep() -> bool {
     matches!(STATE.load(Acquire), ASLEEP | SUSPENDED) && !is_inherited()

@@ -8,6 +8,7 @@
 
 mod asking;
 mod holding;
+pub(crate) mod limit;
 mod table;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -81,17 +82,21 @@ impl Want {
 /// The call is not made twice otherwise.
 #[inline]
 pub(crate) fn taking(name: &'static str, want: impl Fn() -> Want, call: impl Fn() -> i32) -> i32 {
-    match attempt(&call) {
-        Ok(OUT_OF_MEMORY) => take_later(name, &want, &|| attempt(&call)),
+    match attempt(name, &want, &call) {
+        Ok(OUT_OF_MEMORY) => take_later(name, &want, &|| attempt(name, &want, &call)),
         Ok(code) | Err(code) => code,
     }
 }
 
-/// Makes a call inside the gate. An error is that of entering.
+/// Makes a call inside the gate, within the limit of the program. An error is that of entering, or the limit's.
 #[inline]
-fn attempt(call: impl Fn() -> i32) -> Result<i32, i32> {
+fn attempt(name: &str, want: impl Fn() -> Want, call: impl Fn() -> i32) -> Result<i32, i32> {
+    let is_inside = gate::is_inside();
     let _pass = gate::enter_to_take()?;
-    Ok(call())
+    match limit::get().filter(|limits| limits.has_cap() && !is_inside) {
+        Some(limits) => limits.within(name, want(), call),
+        None => Ok(call()),
+    }
 }
 
 /// Makes a call again for which there was no memory, as often as there is room for it.

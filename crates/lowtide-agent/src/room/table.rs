@@ -9,11 +9,14 @@ use std::{io, mem};
 
 use lowtide_device::nvml::Nvml;
 use lowtide_proto::descriptors::apart;
+use lowtide_proto::helper::DeviceBytes;
 use lowtide_proto::share::{self, ToArbiter};
 use lowtide_proto::{Answer, Ask, Woken};
 use lowtide_types::Bytes;
 use rustix::event::{EventfdFlags, eventfd};
 
+/// The time in which the arbiter answers a question; it may have to be started.
+const ANSWER: Duration = Duration::from_secs(5);
 /// The calls of a process of which the arbiter is told at a time, the oldest first.
 const TOLD_MOST: usize = 64;
 
@@ -57,6 +60,9 @@ pub(super) struct Table {
     pub(super) last: u64,
     /// What is said next, after a report.
     out: Vec<ToArbiter>,
+    /// What the process has on devices of which it is to be said what others have that cannot be moved, and the answers.
+    asked: Vec<DeviceBytes>,
+    fixed: BTreeMap<String, Bytes>,
     must_report: bool,
     pub(super) last_notice: Option<Instant>,
 }
@@ -157,6 +163,8 @@ impl Room {
             waits: BTreeMap::new(),
             last: 0,
             out: Vec::new(),
+            asked: Vec::new(),
+            fixed: BTreeMap::new(),
             must_report: false,
             last_notice: None,
         };
@@ -293,7 +301,9 @@ impl Room {
                 wait.is_known = true;
             }
         }
-        let (must_report, lines) = (mem::take(&mut table.must_report), mem::take(&mut table.out));
+        let (must_report, mut lines) =
+            (mem::take(&mut table.must_report), mem::take(&mut table.out));
+        lines.extend(mem::take(&mut table.asked).into_iter().map(ToArbiter::Fixed));
         Outgoing { must_report, needs, lines }
     }
 
@@ -314,6 +324,29 @@ impl Room {
     /// Notes that there will be no room for a call.
     pub(crate) fn refuse(&self, ticket: u64, why: String) {
         self.decide(ticket, State::Refused(why));
+    }
+
+    /// Asks what of a device others have that cannot be moved; `None` where nobody says so in time.
+    pub(super) fn fixed(&self, uuid: &str, own: Bytes) -> Option<Bytes> {
+        let began = Instant::now();
+        let mut table = self.table();
+        table.asked.retain(|device| device.uuid != uuid);
+        table.asked.push(DeviceBytes { uuid: uuid.to_owned(), bytes: own });
+        self.ring();
+        loop {
+            let passed = began.elapsed();
+            let found = table.fixed.get(uuid).copied();
+            if found.is_some() || table.arbiter == Arbiter::Absent || passed >= ANSWER {
+                return found;
+            }
+            table = self.wait(table, ANSWER.saturating_sub(passed));
+        }
+    }
+
+    /// Notes what of a device others have that cannot be moved.
+    pub(crate) fn note_fixed(&self, device: DeviceBytes) {
+        self.table().fixed.insert(device.uuid, device.bytes);
+        self.changed.notify_all();
     }
 
     /// Notes what a call waits for.

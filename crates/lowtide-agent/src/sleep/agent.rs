@@ -461,6 +461,7 @@ impl Agent {
             wake_timeout_s: self.wake_timeout.as_secs_f64(),
             touches: gate::touches(),
             contexts: contexts.iter().map(of).collect(),
+            limits: Vec::new(),
             ledgers,
             staying: unmanaged::all().into_iter().chain(self.imports.all()).collect(),
             obstacles: self.obstacles(),

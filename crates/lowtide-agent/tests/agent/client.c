@@ -90,7 +90,7 @@ static get_address get;
 #define DECLARE(name) extern int name();
 DECLARE(cuInit) DECLARE(cuDevicePrimaryCtxRetain) DECLARE(cuDevicePrimaryCtxRelease_v2)
 DECLARE(cuCtxSetCurrent) DECLARE(cuCtxEnablePeerAccess) DECLARE(cuGreenCtxCreate) DECLARE(cuGreenCtxDestroy) DECLARE(cuCtxCreate_v2) DECLARE(cuMemAlloc_v2) DECLARE(cuMemFree_v2) DECLARE(cuMemcpyHtoD_v2)
-DECLARE(cuMemcpyDtoH_v2) DECLARE(cuMemGetInfo_v2) DECLARE(cuMemGetAddressRange_v2)
+DECLARE(cuMemcpyDtoH_v2) DECLARE(cuMemGetInfo_v2) DECLARE(cuDeviceTotalMem_v2) DECLARE(cuMemGetAddressRange_v2)
 DECLARE(cuPointerGetAttribute) DECLARE(cuStreamCreate) DECLARE(cuStreamBeginCapture_v2)
 DECLARE(cuStreamEndCapture) DECLARE(cuMemsetD8Async) DECLARE(cuStreamSynchronize) DECLARE(cuStreamQuery)
 DECLARE(cuGraphInstantiateWithFlags) DECLARE(cuGraphLaunch) DECLARE(cuMemCreate) DECLARE(cuMemRelease)
@@ -523,6 +523,16 @@ int main(int count, char **arguments) {
             size_t free_bytes = 0, total = 0;
             code = CALL(cuMemGetInfo_v2, &free_bytes, &total);
             if (code == 0) { printf("%zu\n", total - free_bytes); continue; }
+        }
+        if (!strcmp(word, "told")) {
+            size_t free_bytes = 0, total = 0;
+            code = CALL(cuMemGetInfo_v2, &free_bytes, &total);
+            if (code == 0) { printf("%zu %zu\n", free_bytes, total); continue; }
+        }
+        if (!strcmp(word, "total")) {
+            size_t total = 0;
+            code = CALL(cuDeviceTotalMem_v2, &total, 0);
+            if (code == 0) { printf("%zu\n", total); continue; }
         }
         if (!strcmp(word, "range")) {
             uint64_t base = 0;

@@ -9,6 +9,7 @@ mod faults;
 mod frames;
 mod idle;
 mod library;
+mod limits;
 mod misuse;
 mod model;
 mod obstacles;

@@ -402,6 +402,40 @@ fn who_waits_for_long_is_told_for_whom_and_what_ends_it() {
 }
 
 #[test]
+fn a_program_is_told_one_limit_for_its_life_whatever_its_neighbours_do() {
+    let world = World::new();
+    let helper = Helper::new(&world);
+    let (mut program, mut member) = shared(&world, &helper, &[("LOWTIDE_RESERVE", "20MiB")]);
+    program.tell("told");
+    let ToArbiter::Fixed(mut device) = member.hear() else { panic!("a question") };
+    assert_eq!(device.bytes, Bytes::mib(64), "its context");
+    device.bytes = Bytes::mib(48);
+    member.say(&ToAgent::Fixed(device));
+    // Of the device 368 MiB are for programs.
+    let told = |free_mib: u64| format!("{} {}", free_mib * MIB, 368 * MIB);
+    assert_eq!(program.answer(), told(368 - 48 - 20 - 64));
+    program.does("alloc 0 67108864; write 0 5");
+    assert_eq!(program.text("told"), told(172));
+    let mut other = world.start_with(Route::Dlsym, &[SMALL]);
+    other.does("alloc 0 134217728");
+    assert_eq!(program.text("told"), told(172), "the driver has less");
+    assert!(matches!(member.give(Way::Sleep, 10_000), ToArbiter::Gave { .. }));
+    assert_eq!(program.text("told"), told(172), "asleep");
+    program.tell("free 0");
+    assert_eq!(program.answer(), "ok");
+    assert_eq!(program.text("told"), told(236), "by what it freed");
+    let [limit] = &program.status().limits[..] else { panic!("{:?}", program.status()) };
+    assert_eq!((limit.life, limit.told_free), (Some(Bytes::mib(300)), Bytes::mib(236)));
+}
+
+#[test]
+fn without_an_arbiter_the_drivers_numbers_are_told() {
+    let world = World::new();
+    let mut program = world.start_with(Route::Dlsym, &SHARED);
+    assert_eq!(program.text("told"), format!("{} {}", 304 * MIB, 368 * MIB));
+}
+
+#[test]
 fn a_program_that_was_put_to_sleep_by_hand_asks_too_and_says_so() {
     let world = World::new();
     let helper = Helper::new(&world);

@@ -222,6 +222,15 @@ fn describe(page: &mut Page, status: &Status, in_detail: bool) {
             &format!("{blocks} allocations that can sleep, {bytes}; {on_device} on the device"),
         );
     }
+    for limit in &status.limits {
+        let (own, cap, told, free) = (limit.own, limit.cap, limit.told_free, limit.free);
+        let life = limit.life.map(|life| format!(", {life} for its life")).unwrap_or_default();
+        let text = format!(
+            "{own} of at most {cap} on {}{life}; it is told {told} free, the driver has {free}",
+            limit.device
+        );
+        page.row("limit", &text);
+    }
     for staying in &status.staying {
         let (what, count, bytes) = (&staying.what, staying.count, staying.bytes);
         page.row("stays", &format!("{what}: {bytes} in {count} allocations"));

@@ -20,8 +20,9 @@ use clap::builder::{EnumValueParser, TypedValueParser as _};
 use lowtide_device::cuda::Driver;
 use lowtide_device::private_files::PrivateFolder;
 use lowtide_proto::helper::Helper;
-use lowtide_proto::{Obstacle, WITHOUT_GPU};
+use lowtide_proto::{MemoryCap, Obstacle, WITHOUT_GPU};
 use lowtide_release::parse_time;
+use lowtide_types::Bytes;
 
 use crate::commands::started;
 use crate::program::ending::Ending;
@@ -78,6 +79,14 @@ pub(crate) struct Options {
         requires = "share"
     )]
     priority: String,
+    /// What is kept back of a GPU where a program that shares is told how much memory there is for it, once for its
+    /// life. Without it: 2GiB, of a small GPU an eighth.
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "share")]
+    reserve: Option<String>,
+    /// The most GPU memory that each process of the program may have on each GPU, as a size or a part: 40GiB, 30%. It
+    /// is told so much as the whole GPU; what is more fails with the driver's out-of-memory error.
+    #[arg(long, value_name = "SIZE", value_parser = cap)]
+    memory: Option<String>,
     /// Let the program sleep although something is in the way that `lowtide status` names: rdma, gdrcopy,
     /// cufile, ucx, nvshmem, mps, sync-memops, deepbind. Only if nothing but the program itself uses its memory.
     #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = obstacle)]
@@ -209,6 +218,12 @@ fn prepare(command: &mut Command, options: &Options, agent: &Path) -> anyhow::Re
     }
     if let Some(limit) = &options.wait {
         command.env("LOWTIDE_WAIT", limit);
+    }
+    if let Some(reserve) = &options.reserve {
+        command.env("LOWTIDE_RESERVE", reserve);
+    }
+    if let Some(cap) = &options.memory {
+        command.env("LOWTIDE_MEMORY", cap);
     }
     if !options.despite.is_empty() {
         let words: Vec<&str> = options.despite.iter().map(|obstacle| obstacle.word()).collect();
@@ -377,6 +392,14 @@ fn adoptable(project: Project) -> Result<Project, &'static str> {
 
 fn obstacle(text: &str) -> Result<Obstacle, String> {
     text.parse().map_err(|error| format!("{error}"))
+}
+
+fn size(text: &str) -> Result<String, String> {
+    text.parse::<Bytes>().map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+fn cap(text: &str) -> Result<String, String> {
+    text.parse::<MemoryCap>().map(|_| text.to_owned())
 }
 
 fn time(text: &str) -> Result<String, String> {

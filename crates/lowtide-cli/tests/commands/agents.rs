@@ -206,6 +206,8 @@ fn run_refuses_words_that_it_does_not_know() {
         ("--wake-timeout", "soon", "30s"),
         ("--wait", "soon", "30s"),
         ("--priority", "high", "interactive"),
+        ("--memory", "101%", "30%"),
+        ("--reserve", "much", "size"),
         ("--idle", "soon", "is not a time"),
         ("--adopt", "everything", "autorag"),
         ("--adopt", "vlm", "docling-serve"),

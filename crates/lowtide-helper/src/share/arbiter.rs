@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lowtide_proto::helper::Target;
+use lowtide_proto::helper::{DeviceBytes, Target};
 use lowtide_proto::share::{Join, Need, Queue, ToAgent, ToArbiter};
 
 use super::amounts::Amounts;
@@ -42,6 +42,8 @@ pub struct Arbiter {
     pub(super) room: Room,
     pub(super) moves: Moves,
     pub(super) orders: u64,
+    /// The programs that ask what of a device cannot be moved, with what they have there, and since when.
+    pub(super) questions: Vec<(MemberId, DeviceBytes, Duration)>,
     /// The processes whose agents are to report before something is granted.
     pub(super) expected: BTreeSet<u32>,
     pub(super) without: Option<Rule>,
@@ -77,6 +79,7 @@ impl Arbiter {
                     self.expected.remove(&member.target.pid);
                 }
                 self.waits.retain(|wait| wait.member != id);
+                self.questions.retain(|(member, ..)| *member != id);
                 self.room.left_by(id);
             }
             Event::Said(said) => {
@@ -96,6 +99,7 @@ impl Arbiter {
                 self.expected.remove(&member.target.pid);
             }
             ToArbiter::Need(need) => self.need(now, id, need),
+            ToArbiter::Fixed(own) => self.questions.push((id, own, now)),
             ToArbiter::Drop { ticket } => {
                 self.room.dropped(id, ticket);
                 self.waits.retain(|wait| !(wait.member == id && wait.need.ticket == ticket));
@@ -174,10 +178,10 @@ impl Arbiter {
         self.members.values().all(|member| member.reported >= moment && member.report.is_some())
     }
 
-    /// Returns whether a call waits or holds a lease: then [`Arbiter::decide`] is to be called after each event,
+    /// Returns whether a call waits or holds a lease, or a question has no answer: then [`Arbiter::decide`] is to be called after each event,
     /// and at least each 50 ms.
     pub fn is_asked(&self) -> bool {
-        !self.waits.is_empty()
+        !self.waits.is_empty() || !self.questions.is_empty()
     }
 
     /// Returns the programs that are late with an answer: the kernel is to be asked whether they are stopped.

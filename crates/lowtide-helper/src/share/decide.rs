@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use lowtide_proto::helper::DeviceBytes;
 use lowtide_proto::share::{Give, ToAgent, Wait};
 
-use super::amounts::Amounts;
+use super::amounts::{Amounts, unsigned};
 use super::arbiter::Arbiter;
 use super::member::{Member, MemberId, Order};
 use super::plan::{Giver, plan};
@@ -65,6 +66,7 @@ impl Arbiter {
                 }
             }
             self.waits.retain(|it| !refused.contains(&(it.member, it.need.ticket)));
+            self.answer(now, &mut turn);
         }
         turn.told
     }
@@ -87,10 +89,26 @@ impl Arbiter {
         self.expected.is_empty() && self.members.values().all(|member| member.report.is_some())
     }
 
-    /// Asks programs for reports while a call waits.
+    /// Answers what of a device cannot be moved, once all others have reported, or do not.
+    fn answer(&mut self, now: Duration, turn: &mut Turn) {
+        for (id, own, since) in std::mem::take(&mut self.questions) {
+            let mut others = self.members.iter().filter(|(other, _)| **other != id);
+            let is_known = others.all(|(_, it)| it.reported >= since && it.report.is_some());
+            let Some(device) = self.room.devices.get(&own.uuid) else { continue };
+            if is_known || now >= since + HOPELESS {
+                let bytes = unsigned(self.fixed(id, device, own.bytes));
+                turn.told.push((id, ToAgent::Fixed(DeviceBytes { bytes, ..own })));
+            } else {
+                self.questions.push((id, own, since));
+            }
+        }
+    }
+
+    /// Asks programs for reports while a call waits, or a question.
     fn look(&mut self, now: Duration) -> Vec<(MemberId, ToAgent)> {
-        let waiting = self.waits.iter().filter(|wait| !wait.is_granted);
-        let Some(newest) = waiting.map(|wait| wait.since).max() else { return Vec::new() };
+        let waiting = self.waits.iter().filter(|wait| !wait.is_granted).map(|wait| wait.since);
+        let questions = self.questions.iter().map(|(_, _, since)| *since);
+        let Some(newest) = waiting.chain(questions).max() else { return Vec::new() };
         let is_due = |it: &Member| it.reported < newest || now >= it.reported + LOOK;
         let due = self.members.iter_mut().filter(|(_, it)| it.can_be_asked() && is_due(it));
         let ask = |(id, member): (&MemberId, &mut Member)| {

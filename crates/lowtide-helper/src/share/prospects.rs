@@ -37,7 +37,7 @@ impl Arbiter {
             if is_away || self.members.values().any(|member| member.report.is_none()) {
                 continue;
             }
-            let fixed = self.fixed(wait.member, device);
+            let fixed = self.fixed(wait.member, device, Bytes::ZERO);
             if bytes > most - fixed {
                 let why = format!(
                     "{wanted} needed on GPU {uuid}, where {} of {of_device} cannot be moved{}",
@@ -64,10 +64,14 @@ impl Arbiter {
         room.positive()
     }
 
-    /// Returns the memory of a device that nobody can move, for a call of this program.
-    fn fixed(&self, id: MemberId, device: &DeviceFree) -> i64 {
+    /// Returns the memory of a device that nobody can move, for a call of this program, which has at least `own`.
+    pub(super) fn fixed(&self, id: MemberId, device: &DeviceFree, own: Bytes) -> i64 {
         let uuid = device.uuid.as_str();
-        let held: i64 = self.members.values().map(|member| member.held().at(uuid)).sum();
+        let of = |(member, it): (&MemberId, &Member)| {
+            let held = it.held().at(uuid);
+            if *member == id { held.max(signed(own)) } else { held }
+        };
+        let held: i64 = self.members.iter().map(of).sum();
         let in_use = signed(device.capacity.saturating_sub(device.free));
         let strangers = (in_use - held - self.room.leased().at(uuid)).max(0);
         let others = self.members.iter().filter(|(other, _)| **other != id);

@@ -126,6 +126,9 @@ pub struct Status {
     pub touches: u64,
     /// The memory that can sleep, by context.
     pub contexts: Vec<ContextStatus>,
+    /// The limits of its memory, by device.
+    #[serde(default)]
+    pub limits: Vec<LimitStatus>,
     /// All memory in use on each device where it has memory that can sleep, broken down.
     #[serde(default)]
     pub ledgers: Vec<Ledger>,
@@ -133,6 +136,28 @@ pub struct Status {
     pub staying: Vec<Staying>,
     /// The reasons why the process cannot sleep; empty if it can.
     pub obstacles: Vec<String>,
+}
+
+/// What a process may have on a device, and what it is told (`lowtide run --memory`, `--share`).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LimitStatus {
+    /// The device.
+    pub device: DeviceId,
+    /// What it has there, asleep or not.
+    #[serde(rename = "own_bytes")]
+    pub own: Bytes,
+    /// The most that it may have.
+    #[serde(rename = "cap_bytes")]
+    pub cap: Bytes,
+    /// What it is told that there is for it, since its first question; `None` before, and where it does not share.
+    #[serde(rename = "life_bytes", skip_serializing_if = "Option::is_none", default)]
+    pub life: Option<Bytes>,
+    /// The free memory that it is told.
+    #[serde(rename = "told_free_bytes")]
+    pub told_free: Bytes,
+    /// The free memory by the driver's number.
+    #[serde(rename = "free_bytes")]
+    pub free: Bytes,
 }
 
 /// The memory of one context that can sleep.

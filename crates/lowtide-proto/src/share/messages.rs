@@ -209,6 +209,8 @@ pub enum ToArbiter {
         /// The time that it took after the program's work had ended, in milliseconds.
         took_ms: u64,
     },
+    /// Asks what of a device others have that cannot be moved. The bytes are what the program itself has there.
+    Fixed(DeviceBytes),
     /// No room was made. The program runs as before.
     Refused {
         /// The number of the order.
@@ -244,6 +246,8 @@ pub enum ToAgent {
     },
     /// Says what a call waits for. Sent again when that changes.
     Wait(Wait),
+    /// Says what of a device others have that cannot be moved.
+    Fixed(DeviceBytes),
 }
 
 impl ToArbiter {
@@ -314,6 +318,7 @@ mod tests {
             ToArbiter::Failed { ticket: 3 },
             ToArbiter::Gave { order: 4, freed: devices, took_ms: 119 },
             ToArbiter::Refused { order: 5, reason: "at work".to_owned(), tried_ms: 10_000 },
+            ToArbiter::Fixed(on("GPU-1", Bytes::mib(500))),
         ];
         for said in all {
             let line = said.to_line();
@@ -340,6 +345,7 @@ mod tests {
             ToAgent::Refuse { ticket: 6, why: "the device has less".to_owned() },
             ToAgent::Wait(wait.clone()),
             ToAgent::Wait(Wait { command: None, expected_s: None, ..wait }),
+            ToAgent::Fixed(on("GPU-1", Bytes::gib(9))),
         ];
         for said in all {
             let line = said.to_line();

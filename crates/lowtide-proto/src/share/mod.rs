@@ -12,6 +12,7 @@
 //! | [`ToArbiter::Need`] | a call finds no room; and before every wake, because what is free may be what it just gave to another. The call has left the gate and waits |
 //! | [`ToArbiter::Drop`] | the call waits no longer: its time is over, or its thread ends |
 //! | [`ToArbiter::Used`], [`ToArbiter::Failed`] | a granted call has its memory; it found no room and asks again |
+//! | [`ToArbiter::Fixed`] | the program asks for the first time how much memory there is |
 //! | [`ToArbiter::Gave`], [`ToArbiter::Refused`] | the end of each [`ToAgent::Give`] |
 //!
 //! | the arbiter says | and expects |
@@ -20,6 +21,7 @@
 //! | [`ToAgent::Give`] | a report of the state `draining` within two seconds, then `gave` or `refused` |
 //! | [`ToAgent::Grant`] | `used`, `failed` or `drop` before the lease ends |
 //! | [`ToAgent::Refuse`] | nothing: the call returns the driver's out-of-memory |
+//! | [`ToAgent::Fixed`] | nothing: the answer to [`ToArbiter::Fixed`] |
 //! | [`ToAgent::Wait`] | nothing: for the line on standard error |
 //!
 //! ```

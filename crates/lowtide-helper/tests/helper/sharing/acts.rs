@@ -181,6 +181,7 @@ impl World {
     pub(super) fn obey(&mut self, id: usize, line: ToAgent) {
         match line {
             ToAgent::Look => self.report(id),
+            ToAgent::Fixed(_) => self.fail("an answer without a question".to_owned()),
             ToAgent::Give(give) => self.give(id, give),
             ToAgent::Grant { ticket, .. } => self.granted(id, ticket),
             ToAgent::Refuse { ticket, why } => self.refused(id, ticket, &why),

@@ -330,6 +330,24 @@ fn a_program_that_is_stopped_is_named_with_the_command_that_continues_it() {
 }
 
 #[test]
+fn a_question_is_answered_with_what_cannot_be_moved_once_the_others_have_reported() {
+    let fixed = Report { unmovable: vec!["managed memory".to_owned()], ..report(40, true) };
+    let mut table = Table::new(TWO, &fixed, [50, 100]);
+    table.now = seconds(3.0);
+    let device = |bytes| DeviceBytes { uuid: "0".to_owned(), bytes };
+    table.say(1, ToArbiter::Fixed(device(Bytes::gib(1))));
+    assert_eq!(table.decide(), []);
+    table.say(0, ToArbiter::Report(fixed));
+    // What is in use, but for what it has itself; nobody knows whose the rest is.
+    let all = Bytes::gib(CAPACITY - 50 - 1).saturating_sub(RESERVE);
+    assert_eq!(table.decide(), [(1, ToAgent::Fixed(device(all)))]);
+    // What can move is not in it.
+    table.say(1, ToArbiter::Fixed(device(Bytes::gib(1))));
+    table.say(0, ToArbiter::Report(report(40, false)));
+    assert_eq!(table.decide(), [(1, ToAgent::Fixed(device(all.saturating_sub(Bytes::gib(40)))))]);
+}
+
+#[test]
 fn a_stopped_program_is_granted_nothing_and_holds_up_nobody() {
     let mut table = Table::new(THREE, &report(0, true), [100, 100]);
     table.now = seconds(3.0);
