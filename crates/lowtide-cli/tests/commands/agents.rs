@@ -511,5 +511,5 @@ fn a_report_of_a_program_has_its_ledger_over_time() {
     let at_least = |text: &str, count| assert!(page.matches(text).count() >= count, "{text}");
     at_least("\"status\":{", 2);
     at_least("\"kind\":\"live\"", 2);
-    at_least("lowtide.why().html()", 1);
+    at_least("lowtide why PID --json", 1);
 }

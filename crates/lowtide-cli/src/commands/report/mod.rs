@@ -22,8 +22,7 @@ use crate::text::page::Page;
 /// The time between two looks at a process.
 const LOOK: Duration = Duration::from_millis(250);
 /// What the report of a process says of holders.
-const NO_HOLDERS: &str =
-    "Who holds the memory is known to the program itself: lowtide.why().html() in its Python.";
+const NO_HOLDERS: &str = "Who holds the memory is another question: lowtide why PID --json, whose answer this command takes, too.";
 
 #[derive(Debug, clap::Args)]
 #[command(
