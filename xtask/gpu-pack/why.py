@@ -76,7 +76,8 @@ def main() -> int:
     print(json.dumps(results, indent=1))
     way = results["agent"]
     freed = way.get("cut", {}).get("freed_bytes", 0)
-    return 0 if way["names_it"] and way["goes_on"] and freed >= 1 << 28 else 1
+    # Freed by the device's number: what the program itself allocates meanwhile is taken off.
+    return 0 if way["names_it"] and way["goes_on"] and freed >= (1 << 28) - (2 << 20) else 1
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 #: Releases in a program without an agent; the receipts are printed before the program kills itself.
 PROGRAM = """
 import json, os, signal, lowtide
-receipts = [lowtide.release() for _ in range(3)] + [lowtide.empty_cache()]
+receipts = [lowtide.release() for _ in range(3)] + [lowtide.empty_device_cache()]
 if child := os.fork():
     os.waitpid(child, 0)
 else:

@@ -168,7 +168,7 @@ class Cuts:
             code, queue = path.code(), path.holder()
             is_queue = any(is_a(queue, kind) for kind in _queues())
             is_set = any(one.verb == "{path} = None" for one in path.last_references(container))
-            is_fixed = _is_library(queue) and not is_queue and not is_set or _is_inner(path)
+            is_fixed = not is_queue and (_is_library(queue) and not is_set or _is_inner(path))
             if code is None or not is_readable(code.run) or (is_fixed and own is None):
                 continue
             clear = Reference("", "content", f"{{holder}}.{own or 'clear'}()").between(container)
