@@ -66,7 +66,7 @@ ARGUMENTS = {
     "cuDeviceTotalMem cuDeviceTotalMem_v2": "out zero",
     "cuMemGetAddressRange_v2": "out out at",
     "cuMemGetAllocationPropertiesFromHandle": "out handle",
-    "cuMemGetInfo_v2": "out out",
+    "cuMemGetInfo cuMemGetInfo_v2": "out out",
     "cuMemImportFromShareableHandle": "out descriptor shared",
     "cuMemMap": "at:reserved size offset handle:right flags64",
     "cuMemMapArrayAsync cuMemMapArrayAsync_ptsz": "tiles zero stream",
