@@ -181,7 +181,8 @@ impl Drop for Server {
 
 #[test]
 fn it_is_served_over_http_and_a_silent_client_keeps_nobody_waiting() {
-    let server = Server::start(&Machine::without_gpu());
+    let machine = Machine::without_gpu();
+    let server = Server::start(&machine);
     let _silent: Vec<_> = (0..5).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
     let text = server.says("GET /metrics HTTP/1.1");
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
