@@ -112,7 +112,7 @@ def test_no_model_leaves_while_a_request_uses_it(measured: Any, cls: type[Model]
 
     async def all_of_them() -> None:
         names = ["a-10", "b-10", "c-15", "d-20", "e-30", "f-5"]
-        wanted = [request(chance.choice(names), chance.random() < 0.5) for _ in range(400)]
+        wanted = [request(chance.choice(names), chance.random() < 0.5) for _ in range(150)]
         await asyncio.wait_for(asyncio.gather(*wanted), 120)
 
     asyncio.run(all_of_them())
