@@ -12,14 +12,14 @@ use lowtide_proto::Status;
 use lowtide_proto::helper::Target;
 use lowtide_proto::share::Queue;
 use lowtide_types::{LedgerKind, words};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::commands::agents::{self, Program};
 use crate::commands::{helper, ps, queue};
 
 words! {
     /// Whose memory it is.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub(super) enum Band {
         /// Blocks that programs with an agent use.
@@ -44,7 +44,7 @@ impl Band {
 
 words! {
     /// The state of a program.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub(super) enum ProgramState {
         Awake = "awake",
@@ -71,8 +71,11 @@ impl ProgramState {
 }
 
 /// The memory of one device.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct DeviceLook {
+    /// The node of a cluster where it is; `None` in a look at this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) node: Option<String>,
     /// `None` for a GPU that CUDA does not show here.
     pub(super) id: Option<DeviceId>,
     pub(super) uuid: String,
@@ -85,9 +88,19 @@ pub(super) struct DeviceLook {
     pub(super) bands: BTreeMap<Band, i64>,
 }
 
+impl DeviceLook {
+    /// Returns what tells it from the other devices of all nodes.
+    pub(super) fn key(&self) -> String {
+        format!("{} {}", self.node.as_deref().unwrap_or_default(), self.uuid)
+    }
+}
+
 /// A program that uses a device, or was started with `lowtide run`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct ProgramLook {
+    /// The node of a cluster where it runs; `None` in a look at this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) node: Option<String>,
     pub(super) pid: u32,
     /// The time of its start since the boot, in clock ticks; `None` where it has ended or is not of this namespace.
     pub(super) start_ticks: Option<u64>,
@@ -106,8 +119,9 @@ pub(super) struct ProgramLook {
     pub(super) turn: Option<String>,
 }
 
-/// What this machine shows at one moment.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+/// What this machine shows at one moment, or all nodes of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct Look {
     pub(super) devices: Vec<DeviceLook>,
     pub(super) programs: Vec<ProgramLook>,
@@ -188,7 +202,7 @@ fn bands_of(device: &DeviceProcesses, agents: &[Program]) -> DeviceLook {
     let in_use = usage.total.0.cast_signed() - usage.free.0.cast_signed();
     bands.insert(Band::Unknown, in_use - known);
     let uuid = device.uuid.clone().unwrap_or_default();
-    DeviceLook { id: device.id, uuid, total: usage.total, free: usage.free, bands }
+    DeviceLook { node: None, id: device.id, uuid, total: usage.total, free: usage.free, bands }
 }
 
 fn programs_of(
@@ -229,6 +243,7 @@ fn programs_of(
             None => ps::name(&identity::of_driver_pid(pid)),
         };
         ProgramLook {
+            node: None,
             pid,
             start_ticks: Target::of(pid).ok().map(|target| target.start_ticks),
             command: ps::one_line(&command),
