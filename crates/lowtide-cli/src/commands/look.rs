@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Context;
 use lowtide_device::identity::{self, Identity};
 use lowtide_device::nvml::Nvml;
 use lowtide_device::private_files::PrivateFolder;
@@ -167,6 +168,35 @@ impl Look {
             problems,
         }
     }
+
+    /// Reads a look at all nodes of a cluster: a line of `python -m lowtide.ray top`.
+    pub(super) fn of_nodes(line: &str) -> anyhow::Result<Look> {
+        serde_json::from_str(line).map(joined).with_context(|| format!("reading {line:?}"))
+    }
+}
+
+/// A node as `python -m lowtide.ray top` prints it.
+#[derive(Deserialize)]
+struct NodeLook {
+    /// Why it could not be looked at.
+    reason: Option<String>,
+    #[serde(flatten)]
+    look: Look,
+}
+
+fn joined(nodes: BTreeMap<String, NodeLook>) -> Look {
+    let mut all = Look::default();
+    for (node, NodeLook { reason, look }) in nodes {
+        let Look { devices, programs, problems } = look;
+        let of_node = |problem| format!("node {node:.8}: {problem}");
+        all.problems.extend(reason.into_iter().chain(problems).map(of_node));
+        let own = || Some(node.clone());
+        let named = devices.into_iter().map(|device| DeviceLook { node: own(), ..device });
+        all.devices.extend(named);
+        let named = programs.into_iter().map(|program| ProgramLook { node: own(), ..program });
+        all.programs.extend(named);
+    }
+    all
 }
 
 fn answered(programs: &[Program], pid: u32) -> Option<&Status> {
@@ -336,5 +366,21 @@ mod tests {
         assert_eq!(facts, expected);
         assert_eq!(all[0].obstacle.as_deref(), Some("RDMA"));
         assert_eq!(all[1].turn.as_deref(), Some("wake waits for 3 s: process 7 works on"));
+    }
+
+    #[test]
+    fn what_is_equal_on_two_nodes_keeps_its_node_and_a_reason_is_a_problem() {
+        let look = r#"{"devices": [{"id": "cuda:0", "uuid": "GPU-1", "total_bytes": 8, "free_bytes": 2,
+            "bands": {"live": 6}}], "programs": [{"pid": 7, "start_ticks": 1, "command": "x", "state": "asleep",
+            "held_bytes": null, "sleep_frees_bytes": 0, "obstacle": null, "turn": null}], "problems": ["cold"]}"#;
+        let text = format!(
+            r#"{{"aaaaaaaa11": {look}, "bbbbbbbb22": {look}, "cccccccc33": {{"reason": "no lowtide"}}}}"#
+        );
+        let all = Look::of_nodes(&text).unwrap();
+        let nodes = ["aaaaaaaa11", "bbbbbbbb22"].map(|node| Some(node.to_owned()));
+        assert!(all.devices.iter().map(|device| device.node.clone()).eq(nodes.clone()));
+        assert!(all.programs.iter().map(|program| program.node.clone()).eq(nodes));
+        let problems = ["node aaaaaaaa: cold", "node bbbbbbbb: cold", "node cccccccc: no lowtide"];
+        assert_eq!(all.problems, problems);
     }
 }

@@ -98,7 +98,9 @@ fn looking(options: &Options) -> anyhow::Result<Box<dyn FnMut() -> anyhow::Resul
     if let Some(address) = &options.ray {
         let words = ["top", "--every", &every.as_secs_f64().to_string()];
         let mut cluster = Cluster::ask(address, &words)?;
-        return Ok(Box::new(move || cluster.look()));
+        return Ok(Box::new(move || {
+            Look::of_nodes(&cluster.line()?.context("the view of the cluster has ended")?)
+        }));
     }
     let mut next = Instant::now();
     Ok(Box::new(move || {
