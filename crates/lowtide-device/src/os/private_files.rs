@@ -228,8 +228,10 @@ impl PrivateFolder {
         let file = match self.open_at(name, flags | OFlags::NONBLOCK) {
             Ok(file) => file,
             Err(Errno::NOENT) => return Ok(None),
-            // A link, a socket or a FIFO that nobody reads.
-            Err(Errno::LOOP | Errno::NXIO) => return Err(PrivateFileError::NotAFile { path }),
+            // A link, a folder, a socket or a FIFO that nobody reads.
+            Err(Errno::LOOP | Errno::NXIO | Errno::ISDIR) => {
+                return Err(PrivateFileError::NotAFile { path });
+            }
             Err(error) => return Err(failed("opening", &path)(error)),
         };
         let found = file.metadata().map_err(failed("examining", &path))?;

@@ -34,6 +34,8 @@ const FOREIGN_MOST: Duration = Duration::from_secs(24 * 60 * 60);
 /// The tries to get a lock, and the pause between them: about a second.
 const TRIES: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(5);
+/// The most files of processes that have ended which one that begins to count adds: more would delay what it counts.
+const FOLDED_MOST: usize = 16;
 
 /// An error of the files.
 #[derive(Debug, thiserror::Error)]
@@ -84,10 +86,10 @@ pub fn woke(bytes: Bytes, took_s: f64) {
 pub fn sum(folder: &PrivateFolder) -> Result<Tally, TallyError> {
     let lock = Lock::take(own_file(folder, LOCK)?, TRIES)?;
     let Some(_lock) = lock else { return Err(TallyError::Locked(folder.path().join(LOCK))) };
-    let (mut sum, alive) = fold(folder)?;
+    let (mut sum, alive) = fold(folder, usize::MAX)?;
     for name in alive {
         // One that is no tally counts nothing, and stays.
-        let bytes = folder.read(&name, MOST)?.unwrap_or_default();
+        let bytes = ours(folder.read(&name, MOST))?.unwrap_or_default();
         sum.add(&Tally::from_bytes(&bytes).unwrap_or_default());
     }
     Ok(sum)
@@ -119,7 +121,7 @@ fn write(
             file
         } else {
             if let Some(_lock) = Lock::take(own_file(folder, LOCK)?, 1)? {
-                fold(folder)?;
+                fold(folder, FOLDED_MOST)?;
             }
             own_file(folder, name)?
         };
@@ -138,31 +140,41 @@ fn write(
     Err(TallyError::Locked(folder.path().join(name)))
 }
 
-/// Adds the files of processes that have ended to their sum, and returns it with the names of the others. The caller
-/// has the lock of the folder.
-fn fold(folder: &PrivateFolder) -> Result<(Tally, Vec<String>), TallyError> {
+/// Returns nothing of what is no file of ours.
+fn ours<T>(found: Result<Option<T>, PrivateFileError>) -> Result<Option<T>, PrivateFileError> {
+    use PrivateFileError::{Foreign, NotAFile, TooLarge};
+    found.or_else(|error| match error {
+        NotAFile { .. } | Foreign { .. } | TooLarge { .. } => Ok(None),
+        error => Err(error),
+    })
+}
+
+/// Adds the files of at most so many processes that have ended to their sum, and returns it with the names of the
+/// others. The caller has the lock of the folder.
+fn fold(folder: &PrivateFolder, most: usize) -> Result<(Tally, Vec<String>), TallyError> {
     let ended = folder.read(ENDED, MOST)?.unwrap_or_default();
     let (numbers, last) = ended.split_at(ended.len().min(Tally::SIZE));
     let mut sum = Tally::from_bytes(numbers).unwrap_or_default();
-    let mut alive = Vec::new();
+    let (mut alive, mut folded) = (Vec::new(), 0);
     for name in folder.names()? {
         let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
-        if !has_ended(folder, name)? {
+        if folded == most || !has_ended(folder, name)? {
             alive.push(name.to_owned());
             continue;
         }
-        let Some(file) = folder.open_existing(name)? else { continue };
+        let Some(file) = ours(folder.open_existing(name))? else { continue };
         let Some(lock) = Lock::take(file, 1)? else { continue };
         // A process that lives on has made another file of this name.
         let found = lock.0.metadata()?;
         let this = format!("{name} {}.{}", found.mtime(), found.mtime_nsec());
         // If it was the last, whoever added it was killed before it was removed.
         if this.as_bytes() != last {
-            let bytes = folder.read(name, MOST)?.unwrap_or_default();
+            let bytes = ours(folder.read(name, MOST))?.unwrap_or_default();
             sum.add(&Tally::from_bytes(&bytes).unwrap_or_default());
             folder.replace(ENDED, &[&sum.to_bytes(), this.as_bytes()].concat())?;
         }
         folder.remove(name)?;
+        folded += 1;
     }
     Ok((sum, alive))
 }
@@ -298,6 +310,28 @@ mod tests {
         let later = name.replace("-test", "0-test");
         folder.replace(&later, &bytes).unwrap();
         assert_eq!((wakes(&folder), wakes(&folder)), (6, 6));
+    }
+
+    #[test]
+    fn what_is_no_tally_keeps_nobody_from_counting_and_many_of_the_dead_delay_nobody() {
+        let (_at, folder) = folder();
+        let process = Other::start();
+        let namespace = process.name().split('-').nth(1).unwrap().to_owned();
+        let dead = |pid: usize| format!("{PREFIX}{namespace}-{}-5-test", 99_000_000 + pid);
+        let at = |name: String| folder.path().join(name);
+        std::os::unix::fs::symlink("/etc/passwd", at(dead(0))).unwrap();
+        fs::create_dir(at(dead(1))).unwrap();
+        folder.replace(&dead(2), &vec![1; MOST as usize + 1]).unwrap();
+        let mut tally = Tally::default();
+        tally.took(Act::Wake, 0.1);
+        for pid in 3..103 {
+            folder.replace(&dead(pid), &tally.to_bytes()).unwrap();
+        }
+        write(&folder, &process.name(), |it| it.took(Act::Wake, 0.1)).unwrap();
+        let left = folder.names().unwrap().len();
+        assert!((80..103).contains(&left), "{left} files");
+        assert_eq!((wakes(&folder), wakes(&folder)), (101, 101));
+        assert!(folder.names().unwrap().len() < 8);
     }
 
     #[test]
