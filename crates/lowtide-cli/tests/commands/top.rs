@@ -13,6 +13,11 @@ fn without_a_terminal_it_says_what_to_use_instead() {
     let finished = Machine::without_gpu().run(&["top"]);
     assert_eq!(finished.code(), 3);
     assert!(finished.err().contains("lowtide ps"), "{}", finished.err());
+    for wrong in ["never", "0", "70000"] {
+        let finished = Machine::without_gpu().run(&["top", "--once", wrong]);
+        assert_eq!(finished.code(), 2);
+        assert!(finished.err().contains("number of looks from 1"), "{}", finished.err());
+    }
 }
 
 #[test]
@@ -43,22 +48,32 @@ fn the_bands_are_those_of_the_programs_and_add_up() {
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
 
-#[test]
-fn in_a_terminal_a_key_asks_for_the_pid_and_puts_that_program_to_sleep() {
-    let world = World::new();
-    let mut program = run(&world, &[]);
-    program.does("start; alloc 0 8388608; write 0 5");
+/// Runs `top` in a terminal. The script says what is to come of it.
+fn in_terminal(world: &World, what: &str) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/commands/top_in_terminal.py");
-    let mut command = lowtide(&world, &["top", "--every", "0.1"]);
+    let mut command = lowtide(world, &[]);
     command.env("NO_COLOR", "1").env("TERM", "xterm");
     let mut typed = Command::new("python3");
-    typed.arg(script).arg(program.pid()).arg(crate::PROGRAM).args(["top", "--every", "0.1"]);
+    typed.arg(script).arg(what).arg(crate::PROGRAM).args(["top", "--every", "0.1"]);
     for (name, value) in command.get_envs() {
         typed.env(name, value.unwrap_or_default());
     }
     let output = typed.output().unwrap();
     let drawn = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{drawn}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn in_a_terminal_a_key_asks_for_the_pid_and_puts_that_program_to_sleep() {
+    let world = World::new();
+    let mut program = run(&world, &[]);
+    program.does("start; alloc 0 8388608; write 0 5");
+    in_terminal(&world, &program.pid());
     assert!(program.status().is_asleep);
     program.does("check 0");
+}
+
+#[test]
+fn it_ends_with_its_terminal_also_where_it_ignores_that_signal() {
+    in_terminal(&World::new(), "gone");
 }

@@ -1,8 +1,10 @@
 """Runs `top` in a terminal, presses s and y once it shows a program, waits for the end of the sleep, and presses q.
 
     top_in_terminal.py PID COMMAND...
+    top_in_terminal.py gone COMMAND...
 
 Ends with 0 if the question named the PID, the sleep's receipt was shown, no colour was drawn, and the terminal is as it was.
+With `gone`, the terminal goes away from a program that ignores the signal for that: ends with 0 if the program ends.
 """
 
 import fcntl
@@ -10,6 +12,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import sys
 import termios
@@ -39,6 +42,8 @@ def main():
     pid, terminal = pty.fork()
     if pid == 0:
         fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        if number == "gone":
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
         os.execvp(command[0], command)
     before = termios.tcgetattr(terminal)
     drawn, deadline = b"", time.monotonic() + LIMIT_S
@@ -50,6 +55,15 @@ def main():
                 sys.exit(f"nothing with {words} was drawn:\n{shown(drawn)}")
             drawn += os.read(terminal, 4096)
 
+    if number == "gone":
+        until("PROGRAM")
+        os.close(terminal)
+        while os.waitpid(pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+                sys.exit("it does not end")
+            time.sleep(0.05)
+        return
     until(number, "awake")
     os.write(terminal, b"s")
     until("lowtide sleep " + number, "any other key does not")

@@ -9,7 +9,8 @@ mod screen;
 
 use std::env;
 use std::io::{self, IsTerminal};
-use std::process::{Command, Stdio};
+use std::os::fd::AsFd;
+use std::process::{self, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,9 +22,9 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Cell;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::screen::{Act, Outcome, Screen};
-use crate::commands::cluster::Cluster;
 use crate::commands::look::Look;
 use crate::commands::ps;
 use crate::program::ending::Ending;
@@ -51,12 +52,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = ps::seconds)]
     every: Duration,
     /// Print what is there now and end; with a number, look so many times first.
-    #[arg(long, value_name = "LOOKS", num_args = 0..=1, default_missing_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "LOOKS", num_args = 0..=1, default_missing_value = "1", value_parser = looks)]
     once: Option<u16>,
-    /// Show every node of a cluster of Ray, and change nothing: of the one that `RAY_ADDRESS` names or this machine
-    /// belongs to, or of the one at ADDRESS.
-    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "auto")]
-    ray: Option<String>,
     /// Print JSON instead of a picture; docs/json.md lists the keys.
     #[arg(long, requires = "once")]
     json: bool,
@@ -64,58 +61,51 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     if let Some(looks) = options.once {
-        return once(looks, options);
+        return once(looks, options.every, options.json);
     }
     if !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
         bail!(
             "`top` needs a terminal; `lowtide top --once` and `lowtide ps` print what is there now"
         );
     }
-    let mut look = looking(options)?;
-    let has_colours = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let mut screen = Screen::new(options.read_only || options.ray.is_some(), has_colours);
-    // Where there is no cluster, it is said without a screen.
-    screen.show(look()?);
     let (sender, looks) = mpsc::channel();
+    let every = options.every;
     thread::spawn(move || {
         loop {
-            let found = look();
-            let is_last = found.is_err();
-            if sender.send(found).is_err() || is_last {
+            let began = Instant::now();
+            if sender.send(Look::now()).is_err() {
                 return;
             }
+            if has_hung_up(&io::stdin()) {
+                // The thread that reads keys reads the end of the terminal again and again, and cannot be told.
+                process::exit(1);
+            }
+            thread::sleep(every.saturating_sub(began.elapsed()));
         }
     });
+    let has_colours = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let screen = Screen::new(options.read_only, has_colours);
     let mut terminal = ratatui::try_init().context("taking the terminal")?;
     let ended = watch(screen, &mut terminal, &looks);
     ratatui::restore();
     ended.map(|()| Ending::Proved)
 }
 
-/// Returns what looks when it is called, but not more often than `--every` says.
-fn looking(options: &Options) -> anyhow::Result<Box<dyn FnMut() -> anyhow::Result<Look> + Send>> {
-    let every = options.every;
-    if let Some(address) = &options.ray {
-        let words = ["top", "--every", &every.as_secs_f64().to_string()];
-        let mut cluster = Cluster::ask(address, &words)?;
-        return Ok(Box::new(move || {
-            Look::of_nodes(&cluster.line()?.context("the view of the cluster has ended")?)
-        }));
-    }
-    let mut next = Instant::now();
-    Ok(Box::new(move || {
-        thread::sleep(next.saturating_duration_since(Instant::now()));
-        next = Instant::now() + every;
-        Ok(Look::now())
-    }))
+/// Returns whether a terminal is not there any more: a signal says so, too, but not to a program that ignores it.
+fn has_hung_up(terminal: &impl AsFd) -> bool {
+    let mut end = [PollFd::new(terminal, PollFlags::empty())];
+    poll(&mut end, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ended| ended > 0)
 }
 
-fn once(looks: u16, options: &Options) -> anyhow::Result<Ending> {
-    let (mut screen, mut look) = (Screen::new(true, false), looking(options)?);
-    for _ in 0..looks {
-        screen.show(look()?);
+fn once(looks: u16, every: Duration, is_json: bool) -> anyhow::Result<Ending> {
+    let mut screen = Screen::new(true, false);
+    for number in 0..looks {
+        if number > 0 {
+            thread::sleep(every);
+        }
+        screen.show(Look::now());
     }
-    if options.json {
+    if is_json {
         page::print_json(&screen.look)?;
         return Ok(Ending::Proved);
     }
@@ -123,6 +113,11 @@ fn once(looks: u16, options: &Options) -> anyhow::Result<Ending> {
     let rows = ROWS.saturating_add(u16::try_from(screen.look.programs.len()).unwrap_or(u16::MAX));
     page::print_text(&picture(&screen, width, rows)?)?;
     Ok(Ending::Proved)
+}
+
+fn looks(text: &str) -> Result<u16, String> {
+    let looks = text.parse().ok().filter(|looks| *looks > 0);
+    looks.ok_or_else(|| format!("{text:?} is not a number of looks from 1 to {}", u16::MAX))
 }
 
 /// Returns a screen as lines of text.
@@ -142,7 +137,7 @@ fn picture(screen: &Screen, width: u16, rows: u16) -> anyhow::Result<String> {
 fn watch(
     mut screen: Screen,
     terminal: &mut ratatui::DefaultTerminal,
-    looks: &Receiver<anyhow::Result<Look>>,
+    looks: &Receiver<Look>,
 ) -> anyhow::Result<()> {
     let (told, acts) = mpsc::channel();
     let mut is_stale = true;
@@ -152,7 +147,7 @@ fn watch(
         }
         match looks.recv_timeout(Duration::ZERO) {
             Ok(look) => {
-                screen.show(look?);
+                screen.show(look);
                 is_stale = true;
             }
             Err(RecvTimeoutError::Timeout) => {}
