@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use lowtide_device::private_files::PrivateFolder;
 use lowtide_device::tallies;
 use lowtide_types::{Act, BOUNDS_S, Moved, Tally, Times, Verdict};
@@ -63,8 +63,13 @@ fn now() -> anyhow::Result<String> {
     Ok(text(&Look::now(), &tally))
 }
 
-/// Writes a file that everybody can read. Nobody reads half of it.
+/// Writes a file that everybody can read. Nobody reads half of it. What is no file, such as /dev/stdout, stays.
 fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
+    ensure!(
+        fs::symlink_metadata(path).map_or(true, |found| found.is_file()),
+        "{} is no ordinary file; without --textfile the text is printed",
+        path.display()
+    );
     let name = path.file_name().context("--textfile needs the name of a file")?.to_string_lossy();
     // A collector reads names that end with .prom only.
     let aside = path.with_file_name(format!(".{name}.{}", std::process::id()));
@@ -89,11 +94,13 @@ fn serve(address: SocketAddr) -> anyhow::Result<Ending> {
         };
         let own = Arc::clone(&clients);
         if Arc::strong_count(&clients) <= CLIENTS_MOST + 1 {
-            thread::spawn(move || {
+            let serve = move || {
                 // A client that stopped has no use for its answer.
                 let _answered = answer(client);
                 drop(own);
-            });
+            };
+            // Where no thread can be started, this client goes without, and the next may not.
+            let _started = thread::Builder::new().spawn(serve);
         }
     }
 }
@@ -275,6 +282,11 @@ mod tests {
         }
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o444, 0o444);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left aside");
+        let link = folder.path().join("link.prom");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        let error = replace(&link, "x").unwrap_err();
+        assert!(error.to_string().contains("no ordinary file"), "{error:#}");
+        assert_eq!(fs::read_link(&link).unwrap(), Path::new("/dev/null"), "it stays");
         let error = replace(&folder.path().join("no/such.prom"), "x").unwrap_err();
         assert!(format!("{error:#}").contains("such.prom"), "{error:#}");
     }
