@@ -107,8 +107,8 @@ pub(crate) fn current_device() -> Option<DeviceId> {
     device.ok().map(|device| DeviceId::Cuda(device as u32))
 }
 
-/// Returns the unused memory of the driver's own pool for a device. The gate is closed and nothing runs there, so no
-/// stream can still use it. A driver that refuses keeps its memory, which is no reason to stay awake.
+/// Returns the unused memory of the driver's own pool for a device, as far as no stream can still use it: all of it
+/// where the gate is closed and nothing runs. A driver that refuses keeps its memory, which is no reason to stay awake.
 pub(crate) fn trim_default_pool(device: DeviceId) {
     let DeviceId::Cuda(ordinal) = device else { return };
     // SAFETY: writes one handle.

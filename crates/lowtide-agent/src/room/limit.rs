@@ -119,11 +119,17 @@ impl Limits {
         let Some(known) = self.known(ordinal) else { return Ok(call()) };
         let wanted = want.bytes.unwrap_or_default();
         let near = known.cap.saturating_sub(NEAR);
-        let own = match known.own {
+        let is_too_much = |own| own > known.cap || wanted > known.cap.saturating_sub(own);
+        let mut own = match known.own {
             Some(own) if own <= near && wanted <= near.saturating_sub(own) => own,
             _ => self.read(agent, ordinal, known.clone()),
         };
-        if own > known.cap || wanted > known.cap.saturating_sub(own) {
+        if is_too_much(own) && !agent.memory.is_capturing() {
+            // As the driver does where the device is full: what its own pool keeps and nobody uses goes first.
+            calls::trim_default_pool(DeviceId::Cuda(ordinal));
+            own = self.read(agent, ordinal, known.clone());
+        }
+        if is_too_much(own) {
             static SAID: Once = Once::new();
             SAID.call_once(|| {
                 say!(

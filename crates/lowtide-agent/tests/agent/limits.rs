@@ -56,3 +56,15 @@ fn what_the_device_does_not_have_is_not_told_either() {
     told(&mut program, 136, 200);
     assert_eq!(other.number("total"), 400 * MIB);
 }
+
+#[test]
+fn what_the_drivers_pool_keeps_and_nobody_uses_is_taken_for_the_next_call() {
+    let world = World::new();
+    let mut program = limited(&world, "200MiB");
+    for line in ["alloc-async 1", "alloc 2"] {
+        program.does(&format!("alloc-async 0 {}; free-async 0; end", 100 * MIB));
+        program.does(&format!("{line} {}", 120 * MIB));
+        let free = if line == "alloc 2" { "free 2" } else { "free-async 1" };
+        program.does(&format!("{free}; end"));
+    }
+}
