@@ -19,7 +19,7 @@ pub mod line;
 pub mod share;
 
 pub use self::agent::cap::MemoryCap;
-pub use self::agent::client::{AskError, ask};
+pub use self::agent::client::{AskError, Question, ask};
 pub use self::agent::messages::{
     Answer, Ask, ContextStatus, LINE_MOST, LimitStatus, NoRoom, Request, Resumed, SOCKET, Status,
     Staying, Unreadable, VERSION, WITHOUT_GPU, Woken, socket_name,

@@ -49,11 +49,24 @@ fn listen() -> io::Result<(UnixListener, SocketFile)> {
     let folder = PrivateFolder::of_user().map_err(io::Error::other)?;
     let namespace = fs::read_link("/proc/thread-self/ns/pid")?;
     let name = socket_name(&namespace.to_string_lossy(), std::process::id());
+    sweep(&folder, &name);
     // A process of this number that ended has left it.
     folder.remove(&name).map_err(io::Error::other)?;
     let path = folder.path().join(name);
     let listener = apart(at_socket(&path, |path| UnixListener::bind(path))?)?;
     Ok((listener, SocketFile::of(path)))
+}
+
+/// Removes the sockets of processes of this PID namespace that have ended.
+fn sweep(folder: &PrivateFolder, own: &str) {
+    let namespace = own.trim_end_matches(|letter: char| letter.is_ascii_digit());
+    for name in folder.names().unwrap_or_default() {
+        let pid = name.to_str().and_then(|name| name.strip_prefix(namespace));
+        if pid.is_some_and(|pid| !fs::exists(format!("/proc/{pid}")).unwrap_or(true)) {
+            // What cannot be removed stays for the next program.
+            let _removed = folder.remove(&name.to_string_lossy());
+        }
+    }
 }
 
 fn serve(placed: Option<&UnixListener>, mut named: Option<(UnixListener, SocketFile)>) {
@@ -105,7 +118,7 @@ fn answer(mut client: UnixStream) {
     };
     let answer = match Request::from_line(&line) {
         Ok(Request { ask: Ask::Share, .. }) if agent::get().is_some() => return share(client),
-        Ok(Request { ask, .. }) => with_limits(reply(ask)),
+        Ok(Request { ask, .. }) => with_rest(reply(ask)),
         Err(unreadable) => Answer::Refused { reason: unreadable.to_string() },
     };
     // A client that stopped reading has no use for it.
@@ -136,8 +149,11 @@ fn share(mut client: UnixStream) {
     }
 }
 
-/// Adds the limits of the program's memory to its status.
-fn with_limits(mut answer: Answer) -> Answer {
+/// Adds what failed last and the limits of the program's memory to its status.
+fn with_rest(mut answer: Answer) -> Answer {
+    if let Answer::Status(status) = &mut answer {
+        status.failed = worker::last_failure();
+    }
     let (Answer::Status(status), Some(agent), Some(limits)) =
         (&mut answer, agent::get(), limit::get())
     else {

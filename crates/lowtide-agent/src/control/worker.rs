@@ -10,7 +10,7 @@ use lowtide_device::tallies;
 use lowtide_proto::share::{Give, ToArbiter};
 use lowtide_proto::{Answer, Ask};
 use lowtide_release::Ticket;
-use lowtide_types::Act;
+use lowtide_types::{Act, Verdict};
 
 use crate::control::idle::Watch;
 use crate::room::{self, Room};
@@ -21,6 +21,9 @@ use crate::{gate, obstacles, settings, threads};
 
 /// The way to the worker; empty where its thread could not be started.
 static JOBS: OnceLock<Mutex<Sender<Job>>> = OnceLock::new();
+
+/// What failed last, and when.
+static FAILED: Mutex<Option<(Instant, String)>> = Mutex::new(None);
 
 /// A question to the worker.
 enum Job {
@@ -162,10 +165,45 @@ fn run(agent: &Agent, ask: Ask, way: Option<Way>) -> Answer {
     let answer = caught(|| agent.run(ask, way)).unwrap_or_else(|| Answer::Refused {
         reason: "the agent panicked; it does not sleep any more".to_owned(),
     });
+    if let Some(why) = failure_of(&answer) {
+        let mut failed = FAILED.lock().unwrap_or_else(PoisonError::into_inner);
+        *failed = Some((Instant::now(), format!("{}: {why}", word_of(ask))));
+    }
     if let (Some(room), true) = (room, ask != Ask::Status) {
         room.end_move(&answer);
     }
     answer
+}
+
+/// Returns what failed last, and how long ago.
+pub(crate) fn last_failure() -> Option<String> {
+    let failed = FAILED.lock().unwrap_or_else(PoisonError::into_inner);
+    let (at, why) = failed.as_ref()?;
+    Some(format!("{} s ago: {why}", at.elapsed().as_secs()))
+}
+
+/// Returns why an answer says that nothing was done, or not all.
+fn failure_of(answer: &Answer) -> Option<String> {
+    match answer {
+        Answer::Refused { reason } => Some(reason.clone()),
+        Answer::NoRoom(no_room) => Some(no_room.to_string()),
+        Answer::Slept { receipts } | Answer::Released { receipts } => {
+            let failed = receipts.iter().find(|receipt| receipt.verdict == Verdict::Failed)?;
+            failed.to_string().lines().next().map(str::to_owned)
+        }
+        _ => None,
+    }
+}
+
+fn word_of(ask: Ask) -> &'static str {
+    match ask {
+        Ask::Sleep => "sleep",
+        Ask::Wake => "wake",
+        Ask::Suspend => "suspend",
+        Ask::Resume => "resume",
+        Ask::Release { .. } => "release",
+        Ask::Status | Ask::Share | Ask::Why => "question",
+    }
 }
 
 /// Makes room for another program, and tells the arbiter what came of it.

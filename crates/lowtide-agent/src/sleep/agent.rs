@@ -455,6 +455,12 @@ impl Agent {
             is_suspended: false,
             idle_s: idle.map(|idle| idle.options().after.as_secs_f64()),
             quiet_s: idle.map(|idle| idle.quiet().as_secs_f64()),
+            due_s: idle.and_then(Idle::left).map(|left| left.as_secs_f64()),
+            idle_to: idle.map(|_| {
+                let word = if settings::suspends_when_idle() { "suspend" } else { "sleep" };
+                word.to_owned()
+            }),
+            failed: None,
             // Without a context NVML does not list the process.
             gives_way: idle.filter(|_| !contexts.is_empty()).map(gives_way),
             shares: settings::shares(),

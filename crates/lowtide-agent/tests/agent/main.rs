@@ -80,6 +80,17 @@ fn a_socket_wakes_it_too_and_a_second_wake_does_nothing() {
 }
 
 #[test]
+fn the_socket_of_a_killed_program_goes_when_the_next_one_starts() {
+    let world = World::new();
+    let first = world.start(Route::Dlsym);
+    let socket = first.socket();
+    first.kill();
+    assert!(socket.exists());
+    let second = world.start(Route::Dlsym);
+    assert!(!socket.exists() && second.socket().exists());
+}
+
+#[test]
 fn a_sleep_of_a_sleeping_process_does_nothing_and_is_no_failure() {
     let mut program = Program::start(Route::Dlsym);
     program.does("alloc 0 4194304");

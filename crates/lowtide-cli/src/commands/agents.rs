@@ -1,18 +1,17 @@
 //! `lowtide status`, `sleep`, `wake` and `release`: asks the agents of running programs.
 
+use std::fmt::Display;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::thread;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use lowtide_device::neighbours;
 use lowtide_device::private_files::PrivateFolder;
 use lowtide_proto::helper::Ask as HelperAsk;
-use lowtide_proto::line::at_socket;
-use lowtide_proto::{Answer, Ask, AskError, SOCKET, Status, socket_name};
+use lowtide_proto::line::connect;
+use lowtide_proto::{Answer, Ask, AskError, Question, SOCKET, Status, socket_name};
 use lowtide_release::IdleOptions;
 use lowtide_types::Bytes;
 use serde::Serialize;
@@ -204,7 +203,14 @@ fn describe(page: &mut Page, status: &Status, in_detail: bool) {
             let quiet_s = status.quiet_s.filter(|quiet_s| *quiet_s > idle_s);
             let grown = quiet_s.map(|_| format!(" ({idle_s} s, and work came back soon)"));
             let (quiet_s, grown) = (quiet_s.unwrap_or(idle_s), grown.unwrap_or_default());
-            page.row("sleeps", &format!("after {quiet_s} s without a use of the device{grown}"));
+            let due = status.due_s.map(|due_s| {
+                let unused_s = quiet_s - due_s;
+                format!("; unused for {unused_s:.0} s, so in {due_s:.0} s")
+            });
+            let suspends = status.idle_to.as_deref() == Some("suspend");
+            let what = if suspends { "is suspended" } else { "sleeps" };
+            let due = due.unwrap_or_default();
+            page.row(what, &format!("after {quiet_s} s without a use of the device{grown}{due}"));
         }
         None if status.shares => {}
         None => page.row("sleeps", "when `lowtide sleep` says so"),
@@ -214,6 +220,9 @@ fn describe(page: &mut Page, status: &Status, in_detail: bool) {
     }
     if let Some(gives_way) = &status.gives_way {
         page.row("gives way", gives_way);
+    }
+    if let Some(failed) = &status.failed {
+        page.row("failed last", failed);
     }
     for context in &status.contexts {
         let (blocks, bytes, on_device) = (context.blocks, context.bytes, context.on_device);
@@ -254,30 +263,31 @@ pub(super) fn all(
     complain: impl Fn(u32, &str),
 ) -> anyhow::Result<Vec<Program>> {
     let (mut asked, mut found) = (Vec::new(), Vec::new());
-    let silent = |pid, reason: String| {
+    let silent = |pid, why: &dyn Display| {
+        let reason = format!("does not answer: {why:#}");
         complain(pid, &reason);
         Program::Silent(Started { pid, agent: None, reason })
     };
     for name in folder.names()? {
         let Some(name) = name.to_str().filter(|name| name.starts_with(SOCKET)) else { continue };
         let Some(pid) = name.rsplit('-').next().and_then(|pid| pid.parse().ok()) else { continue };
-        let socket = folder.path().join(name);
-        let refused = |error: &io::Error| error.kind() == ErrorKind::ConnectionRefused;
-        if connect(&socket).is_err_and(|error| refused(&error)) {
-            // It ended without a word, as processes do.
-            folder.remove(name)?;
-            continue;
-        }
         if lowtide_helper::is_stopped(pid) {
-            found.push(silent(pid, format!("does not answer: {}", stopped(pid))));
+            found.push(silent(pid, &stopped(pid)));
             continue;
         }
-        asked.push((pid, thread::spawn(move || status_of(&socket, pid))));
+        match Question::begin(&folder.path().join(name), Ask::Status) {
+            Ok(question) => asked.push((pid, question)),
+            // It ended without a word, as processes do.
+            Err(AskError::NoAgent(why)) if why.kind() == ErrorKind::ConnectionRefused => {
+                folder.remove(name)?;
+            }
+            Err(error) => found.push(silent(pid, &anyhow!(error))),
+        }
     }
-    for (pid, asked) in asked {
-        found.push(match asked.join().expect("asking does not panic") {
+    for (pid, question) in asked {
+        found.push(match status_in(pid, question) {
             Ok(status) => Program::Answered(Box::new(status)),
-            Err(error) => silent(pid, format!("does not answer: {error:#}")),
+            Err(error) => silent(pid, &error),
         });
     }
     let mut others = started::all(folder)?;
@@ -300,8 +310,8 @@ pub(super) fn process(text: &str) -> Result<u32, String> {
     })
 }
 
-fn status_of(socket: &Path, pid: u32) -> anyhow::Result<Status> {
-    match ask(socket, pid, Ask::Status)? {
+fn status_in(pid: u32, question: Question) -> anyhow::Result<Status> {
+    match question.answer().with_context(|| format!("asking process {pid}"))? {
         Answer::Status(status) => Ok(status),
         Answer::Refused { reason } => bail!("process {pid}: {reason}"),
         other => Err(answers::unexpected(&other)),
@@ -317,8 +327,8 @@ pub(super) fn program_of(pid: u32) -> anyhow::Result<impl Serialize> {
 fn program(folder: &PrivateFolder, pid: u32) -> anyhow::Result<Program> {
     let socket = socket_of(folder, pid)?;
     match started::of(folder, pid)? {
-        Some(started) if connect(&socket).is_err() => Ok(Program::Silent(started)),
-        _ => Ok(Program::Answered(Box::new(status_of(&socket, pid)?))),
+        Some(started) if !is_served(&socket) => Ok(Program::Silent(started)),
+        _ => Ok(Program::Answered(Box::new(status_in(pid, begin(&socket, pid, Ask::Status)?)?))),
     }
 }
 
@@ -331,23 +341,31 @@ fn socket_of(folder: &PrivateFolder, pid: u32) -> anyhow::Result<PathBuf> {
 /// Asks the agent of a process; `None` if the process has none.
 pub(super) fn ask_if_any(pid: u32, question: Ask) -> anyhow::Result<Option<Answer>> {
     let socket = socket_of(&PrivateFolder::of_user()?, pid)?;
-    if connect(&socket).is_err() {
+    if !is_served(&socket) {
         return Ok(None);
     }
     ask(&socket, pid, question).map(Some)
 }
 
-fn connect(socket: &Path) -> io::Result<UnixStream> {
-    at_socket(socket, |path| UnixStream::connect(path))
+/// Returns whether somebody has a socket open, also who does not take connections now.
+fn is_served(socket: &Path) -> bool {
+    let is_nobody = |error: io::Error| {
+        matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound)
+    };
+    !connect(socket).is_err_and(is_nobody)
 }
 
 fn ask(socket: &Path, pid: u32, ask: Ask) -> anyhow::Result<Answer> {
+    begin(socket, pid, ask)?.answer().with_context(|| format!("asking process {pid}"))
+}
+
+fn begin(socket: &Path, pid: u32, ask: Ask) -> anyhow::Result<Question> {
     // It would answer once it goes on, which may be never.
     if lowtide_helper::is_stopped(pid) {
         bail!("process {pid} does not answer: {}", stopped(pid));
     }
-    let answer = lowtide_proto::ask(socket, ask);
-    if let Err(AskError::NoAgent(source)) = &answer {
+    let begun = Question::begin(socket, ask);
+    if let Err(AskError::NoAgent(source)) = &begun {
         if !Path::new(&format!("/proc/{pid}")).exists() {
             bail!("there is no process {pid}; `lowtide status` lists the programs that can sleep");
         }
@@ -370,5 +388,5 @@ fn ask(socket: &Path, pid: u32, ask: Ask) -> anyhow::Result<Answer> {
             );
         }
     }
-    answer.with_context(|| format!("asking process {pid}"))
+    begun.with_context(|| format!("asking process {pid}"))
 }

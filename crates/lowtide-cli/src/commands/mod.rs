@@ -2,7 +2,6 @@
 
 mod agents;
 mod answers;
-mod cluster;
 mod demo;
 mod doctor;
 mod floor;

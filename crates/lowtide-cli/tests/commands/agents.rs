@@ -103,6 +103,33 @@ fn run_with_idle_puts_it_to_sleep_by_itself() {
 }
 
 #[test]
+fn status_says_when_idleness_suspends_it_and_what_failed_last() {
+    let world = World::new();
+    let mut command = lowtide(&world, &["run", "--idle", "1h", "--to", "suspend", "--"]);
+    command.env("LOWTIDE_HELPER_PROGRAM", helper());
+    let mut program = world.spawn(command.arg(client(Route::Dlsym)));
+    program.does("start; alloc 0 4194304; write 0 5; capture 0");
+    let status = |program: &Program| {
+        let mut command = lowtide(&world, &["status", &program.pid()]);
+        let output = command.env("COLUMNS", "400").output().expect("lowtide runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(!status(&program).contains("failed last"), "{}", status(&program));
+    assert_eq!(
+        lowtide(&world, &["sleep", &program.pid()]).output().unwrap().status.code(),
+        Some(1)
+    );
+    let began = Instant::now();
+    while program.status().due_s.is_none() {
+        assert!(began.elapsed() < LIMIT, "{}", status(&program));
+    }
+    let text = status(&program);
+    assert!(text.contains("is suspended") && text.contains("; unused for"), "{text}");
+    assert!(text.contains("failed last") && text.contains("s ago: sleep: busy"), "{text}");
+    program.does("end-capture; check 0");
+}
+
+#[test]
 fn programs_that_share_take_turns_and_status_shows_who_waits() {
     let world = World::new();
     let settings = format!("idle_ms=3000,locks={}", world.folder().display());

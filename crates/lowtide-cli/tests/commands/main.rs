@@ -1,7 +1,6 @@
 //! The commands, as a user meets them.
 
 mod agents;
-mod cluster;
 mod demo;
 mod doctor;
 mod floor;

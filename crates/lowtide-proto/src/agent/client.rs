@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::messages::{Answer, Ask, Request};
-use crate::line::{LineReader, at_socket};
+use crate::line::{LineReader, connect};
 
 /// The most bytes of an answer: a receipt for each context, a ledger for each device.
 const ANSWER_MOST: usize = 4 << 20;
@@ -32,20 +32,45 @@ pub enum AskError {
 /// # Errors
 /// [`AskError`].
 pub fn ask(socket: &Path, ask: Ask) -> Result<Answer, AskError> {
-    let stream = at_socket(socket, |path| UnixStream::connect(path));
-    let mut stream = stream.map_err(AskError::NoAgent)?;
-    let line = exchange(&mut stream, ask).map_err(AskError::NoAnswer)?;
-    serde_json::from_slice(&line).map_err(AskError::Format)
+    Question::begin(socket, ask)?.answer()
 }
 
-fn exchange(stream: &mut UnixStream, ask: Ask) -> io::Result<Vec<u8>> {
-    let deadline = Instant::now() + patience(ask);
-    stream.set_write_timeout(Some(patience(ask)))?;
-    stream.write_all(Request::new(ask).to_line().as_bytes())?;
-    LineReader::default().read(stream, ANSWER_MOST, deadline).map_err(|error| match error.kind() {
-        ErrorKind::UnexpectedEof => io::Error::new(ErrorKind::UnexpectedEof, "the program ended"),
-        _ => error,
-    })
+/// A question that an agent has. Several can be asked before the first answer is read.
+#[derive(Debug)]
+pub struct Question {
+    stream: UnixStream,
+    deadline: Instant,
+}
+
+impl Question {
+    /// Asks the agent that listens at a socket.
+    ///
+    /// # Errors
+    /// [`AskError`].
+    pub fn begin(socket: &Path, ask: Ask) -> Result<Question, AskError> {
+        let mut stream = connect(socket).map_err(|error| match error.kind() {
+            // Others wait before this one: it has not taken a connection for long.
+            ErrorKind::WouldBlock => AskError::NoAnswer(error),
+            _ => AskError::NoAgent(error),
+        })?;
+        let (patience, line) = (patience(ask), Request::new(ask).to_line());
+        let sent = stream.set_write_timeout(Some(patience));
+        sent.and_then(|()| stream.write_all(line.as_bytes())).map_err(AskError::NoAnswer)?;
+        Ok(Question { stream, deadline: Instant::now() + patience })
+    }
+
+    /// Waits for the whole answer.
+    ///
+    /// # Errors
+    /// [`AskError`].
+    pub fn answer(self) -> Result<Answer, AskError> {
+        let line = LineReader::default().read(&self.stream, ANSWER_MOST, self.deadline);
+        let line = line.map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => io::Error::new(error.kind(), "the program ended"),
+            _ => error,
+        });
+        serde_json::from_slice(&line.map_err(AskError::NoAnswer)?).map_err(AskError::Format)
+    }
 }
 
 fn patience(ask: Ask) -> Duration {
@@ -72,6 +97,19 @@ mod tests {
         let error = ask(&socket, Ask::Status).expect_err("nobody answers");
         assert!(matches!(error, AskError::NoAnswer(_)), "{error}");
         ended.join().expect("it ends");
+    }
+
+    #[test]
+    fn one_that_takes_no_connections_keeps_nobody_waiting() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("socket");
+        let _listener = UnixListener::bind(&socket).expect("a socket");
+        let waiting: Vec<_> = std::iter::from_fn(|| connect(&socket).ok()).take(1 << 13).collect();
+        let (told, heard) = std::sync::mpsc::channel();
+        thread::spawn(move || drop(told.send(ask(&socket, Ask::Status))));
+        let answer = heard.recv_timeout(Duration::from_secs(60)).expect("an answer in a minute");
+        let error = answer.expect_err("nobody answers");
+        assert!(matches!(error, AskError::NoAnswer(_)), "{} wait, {error}", waiting.len());
     }
 
     #[test]

@@ -112,6 +112,16 @@ pub struct Status {
     /// The same time as it is now, in seconds: it grows when the program comes back soon after a sleep.
     #[serde(default)]
     pub quiet_s: Option<f64>,
+    /// The time after which it leaves its devices by itself if nothing uses them, in seconds; `None` where that is not
+    /// due.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due_s: Option<f64>,
+    /// What idleness leads to: `sleep` or `suspend`; `None` if to nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_to: Option<String>,
+    /// What failed last, and when, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
     /// To which other processes on its devices it gives way before it falls asleep by itself, in words; or why
     /// it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -88,12 +88,6 @@ pub enum HelperError {
     /// The answer could not be read.
     #[error("the helper's answer could not be read")]
     Format(#[source] serde_json::Error),
-    /// The helper runs as another user, who has no say over this program.
-    #[error("the helper (process {pid}) runs as another user; it is not obeyed")]
-    OtherUser {
-        /// Its process.
-        pid: u32,
-    },
     /// The helper did not let this process join those who share.
     #[error("the helper refused: {0}")]
     Refused(Refusal),
@@ -302,11 +296,8 @@ impl Connection {
     /// side sends lines of [`crate::share`] now.
     ///
     /// # Errors
-    /// [`HelperError`]; a helper of another user is not obeyed.
+    /// [`HelperError`].
     pub fn join(mut self, join: Join) -> Result<(UnixStream, LineReader), HelperError> {
-        if !is_from_this_user(&self.stream) {
-            return Err(HelperError::OtherUser { pid: self.pid });
-        }
         match self.ask(Ask::Join(join))? {
             Answer::Joined => Ok((self.stream, self.lines)),
             Answer::Refused { refusal } => Err(HelperError::Refused(refusal)),

@@ -131,7 +131,9 @@ impl<'a> Waiting<'a> {
         };
         // It may be long until the thread has the interpreter's lock again.
         let line = lines.read(&stream, ANSWER_MOST, until);
-        let hello: Hello = serde_json::from_slice(&line.with_context(ended)?)?;
+        let strange = || format!("process {pid} answers something else than lowtide's package");
+        let line = line.with_context(ended)?;
+        let hello: Hello = serde_json::from_slice(&line).with_context(strange)?;
         let [major, minor, micro] = hello.version;
         let version = format!("{major}.{minor}.{micro}");
         if hello.free_threaded || (major, minor) < (3, 10) {
@@ -145,7 +147,8 @@ impl<'a> Waiting<'a> {
         stream.set_write_timeout(Some(READ_LIMIT))?;
         stream.write_all(request.as_bytes()).with_context(ended)?;
         let line = lines.read(&stream, ANSWER_MOST, until + GRACE).with_context(ended)?;
-        Ok(Answered { version, answer: serde_json::from_slice(&line)? })
+        let answer = serde_json::from_slice(&line).with_context(strange)?;
+        Ok(Answered { version, answer })
     }
 }
 

@@ -148,6 +148,15 @@ impl Idle {
         self.activity().map_or(self.inner.options.after, |own| own.quiet(&self.inner.options))
     }
 
+    /// Returns for how long a release still waits if no task begins; `None` where none is due.
+    pub fn left(&self) -> Option<Duration> {
+        let now = self.now();
+        match self.missing(&*self.activity()?, now)? {
+            Decision::Wait { left } => Some(left),
+            _ => None,
+        }
+    }
+
     /// Begins a task; it finishes when the guard is dropped. Never waits: whether the task may work
     /// during a release is decided by the gate. In a forked child that inherited the policy, the task
     /// counts for nothing.
