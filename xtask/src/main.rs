@@ -33,6 +33,9 @@ enum Command {
     Python(test::Options),
     /// Test the Python package on every Python from 3.10 to 3.14 that is on the search path.
     Pythons(test::Options),
+    /// Test `lowtide.ray` with real Ray: clusters of three nodes on this machine. Takes Ray from the Python registry,
+    /// and ten minutes. With --long also ten thousand tasks and fifty turns.
+    Fleet(test::Options),
     /// Write the folder that carries the tests and benchmarks to a machine with a GPU and no Rust.
     GpuPack {
         /// Where to.
@@ -79,6 +82,7 @@ fn run() -> anyhow::Result<ExitCode> {
         Command::Test(options) => test::run(options, test::Parts::All),
         Command::Python(options) => test::run(options, test::Parts::Python),
         Command::Pythons(options) => test::run(options, test::Parts::Pythons),
+        Command::Fleet(options) => test::run(options, test::Parts::Fleet),
         Command::GpuPack { to, peers } => gpu_pack::write(&to, peers),
         Command::Adopters(options) => adopters::run_all(&options),
         Command::Browser => browser::install(),

@@ -4,6 +4,7 @@
 //! and cargo's checks run side by side. A part that fails stops only the parts that need it.
 
 mod counts;
+mod fleet;
 mod python;
 mod pythons;
 mod report;
@@ -31,6 +32,8 @@ pub(crate) enum Parts {
     Python,
     /// The Python package on every Python that is found.
     Pythons,
+    /// What needs a cluster of Ray.
+    Fleet,
 }
 
 /// Runs parts. Fails if one of them failed.
@@ -38,14 +41,17 @@ pub(crate) fn run(options: Options, parts: Parts) -> anyhow::Result<()> {
     let report = &Report::new(options.long, options.verbose)?;
     let environment = &python::environment();
     thread::scope(|scope| {
-        if parts == Parts::Pythons {
-            return pythons::on_each(report, python::wheel(report).as_deref());
+        let wheel = || python::wheel(report);
+        match parts {
+            Parts::Pythons => return pythons::on_each(report, wheel().as_deref()),
+            Parts::Fleet => return fleet::test(report, wheel().as_deref()),
+            Parts::All | Parts::Python => {}
         }
         let filled = scope.spawn(|| environment.make(report));
         if parts == Parts::All {
             rust::format(report);
         }
-        let wheel = python::wheel(report);
+        let wheel = wheel();
         let built = (parts == Parts::All).then(|| rust::build(report));
         let python = filled.join().expect("no part panics");
         scope.spawn(move || {

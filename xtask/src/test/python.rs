@@ -77,11 +77,21 @@ impl Environment<'_> {
 
     /// Installs the wheel in an environment that is made, and runs the tests there.
     pub(super) fn test(&self, report: &Report, python: &Path, wheel: &Path) -> Option<()> {
+        self.run(report, python, wheel, &[&PYTEST[..], &[PACKAGE]].concat())
+    }
+
+    /// Installs the wheel in an environment that is made, and runs pytest there.
+    pub(super) fn run(
+        &self,
+        report: &Report,
+        python: &Path,
+        wheel: &Path,
+        words: &[&str],
+    ) -> Option<()> {
         let mut package = pip(python, &["install", "--no-deps", "--force-reinstall"]);
         report.run(&format!("{} package", self.name), package.arg(wheel))?;
         let mut tests = Command::new(python);
-        tests.args(["-m", "pytest"]).args(PYTEST).arg(PACKAGE);
-        tests.envs(self.variables.iter().copied());
+        tests.args(["-m", "pytest"]).args(words).envs(self.variables.iter().copied());
         report.run(&format!("{} tests", self.name), &mut tests).map(drop)
     }
 }

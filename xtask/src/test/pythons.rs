@@ -19,10 +19,8 @@ const TRIALS: [(&str, &str); 2] = [("LOWTIDE_TRIALS", "1000"), ("LOWTIDE_TEST_LI
 
 /// Runs all tests on each Python that is found on the search path.
 pub(super) fn on_each(report: &Report, wheel: Option<&Path>) {
-    // The programs that the trials of `why PID` use.
-    let mut programs = cargo(&["build", "--locked"]);
-    programs.args(["-p", "lowtide-cli", "-p", "lowtide-agent", "-p", "lowtide-testing"]);
-    report.run("programs", &mut programs);
+    // For the trials of `why PID`.
+    programs(report);
     for minor in MINORS {
         let interpreter = format!("python3.{minor}");
         if version(&interpreter).is_none() {
@@ -34,6 +32,12 @@ pub(super) fn on_each(report: &Report, wheel: Option<&Path>) {
         let (needed, variables) = (&NEEDED, &TRIALS);
         test(report, &Environment { name, folder, interpreter, needed, variables }, wheel);
     }
+}
+
+/// Builds the programs and libraries that Python tests start.
+pub(super) fn programs(report: &Report) -> Option<String> {
+    let mut build = cargo(&["build", "--locked", "-p", "lowtide-cli", "-p", "lowtide-agent"]);
+    report.run("programs", build.args(["-p", "lowtide-helper", "-p", "lowtide-testing"]))
 }
 
 /// Runs all tests with the oldest torch.

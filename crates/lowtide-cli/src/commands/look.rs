@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Context;
 use lowtide_device::identity::{self, Identity};
 use lowtide_device::nvml::Nvml;
 use lowtide_device::private_files::PrivateFolder;
@@ -12,14 +13,14 @@ use lowtide_proto::Status;
 use lowtide_proto::helper::Target;
 use lowtide_proto::share::Queue;
 use lowtide_types::{LedgerKind, words};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::commands::agents::{self, Program};
 use crate::commands::{helper, ps, queue};
 
 words! {
     /// Whose memory it is.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub(super) enum Band {
         /// Blocks that programs with an agent use.
@@ -44,7 +45,7 @@ impl Band {
 
 words! {
     /// The state of a program.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub(super) enum ProgramState {
         Awake = "awake",
@@ -71,8 +72,11 @@ impl ProgramState {
 }
 
 /// The memory of one device.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct DeviceLook {
+    /// The node of a cluster where it is; `None` in a look at this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) node: Option<String>,
     /// `None` for a GPU that CUDA does not show here.
     pub(super) id: Option<DeviceId>,
     pub(super) uuid: String,
@@ -85,9 +89,19 @@ pub(super) struct DeviceLook {
     pub(super) bands: BTreeMap<Band, i64>,
 }
 
+impl DeviceLook {
+    /// Returns what tells it from the other devices of all nodes.
+    pub(super) fn key(&self) -> String {
+        format!("{} {}", self.node.as_deref().unwrap_or_default(), self.uuid)
+    }
+}
+
 /// A program that uses a device, or was started with `lowtide run`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct ProgramLook {
+    /// The node of a cluster where it runs; `None` in a look at this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) node: Option<String>,
     pub(super) pid: u32,
     /// The time of its start since the boot, in clock ticks; `None` where it has ended or is not of this namespace.
     pub(super) start_ticks: Option<u64>,
@@ -106,8 +120,9 @@ pub(super) struct ProgramLook {
     pub(super) turn: Option<String>,
 }
 
-/// What this machine shows at one moment.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+/// What this machine shows at one moment, or all nodes of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct Look {
     pub(super) devices: Vec<DeviceLook>,
     pub(super) programs: Vec<ProgramLook>,
@@ -153,6 +168,35 @@ impl Look {
             problems,
         }
     }
+
+    /// Reads a look at all nodes of a cluster: a line of `python -m lowtide.ray top`.
+    pub(super) fn of_nodes(line: &str) -> anyhow::Result<Look> {
+        serde_json::from_str(line).map(joined).with_context(|| format!("reading {line:?}"))
+    }
+}
+
+/// A node as `python -m lowtide.ray top` prints it.
+#[derive(Deserialize)]
+struct NodeLook {
+    /// Why it could not be looked at.
+    reason: Option<String>,
+    #[serde(flatten)]
+    look: Look,
+}
+
+fn joined(nodes: BTreeMap<String, NodeLook>) -> Look {
+    let mut all = Look::default();
+    for (node, NodeLook { reason, look }) in nodes {
+        let Look { devices, programs, problems } = look;
+        let of_node = |problem| format!("node {node:.8}: {problem}");
+        all.problems.extend(reason.into_iter().chain(problems).map(of_node));
+        let own = || Some(node.clone());
+        let named = devices.into_iter().map(|device| DeviceLook { node: own(), ..device });
+        all.devices.extend(named);
+        let named = programs.into_iter().map(|program| ProgramLook { node: own(), ..program });
+        all.programs.extend(named);
+    }
+    all
 }
 
 fn answered(programs: &[Program], pid: u32) -> Option<&Status> {
@@ -188,7 +232,7 @@ fn bands_of(device: &DeviceProcesses, agents: &[Program]) -> DeviceLook {
     let in_use = usage.total.0.cast_signed() - usage.free.0.cast_signed();
     bands.insert(Band::Unknown, in_use - known);
     let uuid = device.uuid.clone().unwrap_or_default();
-    DeviceLook { id: device.id, uuid, total: usage.total, free: usage.free, bands }
+    DeviceLook { node: None, id: device.id, uuid, total: usage.total, free: usage.free, bands }
 }
 
 fn programs_of(
@@ -229,6 +273,7 @@ fn programs_of(
             None => ps::name(&identity::of_driver_pid(pid)),
         };
         ProgramLook {
+            node: None,
             pid,
             start_ticks: Target::of(pid).ok().map(|target| target.start_ticks),
             command: ps::one_line(&command),
@@ -321,5 +366,21 @@ mod tests {
         assert_eq!(facts, expected);
         assert_eq!(all[0].obstacle.as_deref(), Some("RDMA"));
         assert_eq!(all[1].turn.as_deref(), Some("wake waits for 3 s: process 7 works on"));
+    }
+
+    #[test]
+    fn what_is_equal_on_two_nodes_keeps_its_node_and_a_reason_is_a_problem() {
+        let look = r#"{"devices": [{"id": "cuda:0", "uuid": "GPU-1", "total_bytes": 8, "free_bytes": 2,
+            "bands": {"live": 6}}], "programs": [{"pid": 7, "start_ticks": 1, "command": "x", "state": "asleep",
+            "held_bytes": null, "sleep_frees_bytes": 0, "obstacle": null, "turn": null}], "problems": ["cold"]}"#;
+        let text = format!(
+            r#"{{"aaaaaaaa11": {look}, "bbbbbbbb22": {look}, "cccccccc33": {{"reason": "no lowtide"}}}}"#
+        );
+        let all = Look::of_nodes(&text).unwrap();
+        let nodes = ["aaaaaaaa11", "bbbbbbbb22"].map(|node| Some(node.to_owned()));
+        assert!(all.devices.iter().map(|device| device.node.clone()).eq(nodes.clone()));
+        assert!(all.programs.iter().map(|program| program.node.clone()).eq(nodes));
+        let problems = ["node aaaaaaaa: cold", "node bbbbbbbb: cold", "node cccccccc: no lowtide"];
+        assert_eq!(all.problems, problems);
     }
 }

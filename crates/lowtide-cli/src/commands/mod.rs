@@ -2,6 +2,7 @@
 
 mod agents;
 mod answers;
+mod cluster;
 mod demo;
 mod doctor;
 mod floor;

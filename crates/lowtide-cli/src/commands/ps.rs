@@ -12,6 +12,7 @@ use lowtide_types::printable;
 use serde::Serialize;
 
 use crate::arguments::devices::{self, MissingDevice};
+use crate::commands::cluster::Cluster;
 use crate::commands::helper::{self, SuspendedProcess};
 use crate::program::ending::Ending;
 use crate::text::page::{self, Page, Reader};
@@ -37,7 +38,12 @@ pub(crate) struct Options {
     /// The order of the processes of a device.
     #[arg(long, value_name = "KEY", default_value = "memory")]
     sort: Sort,
-    /// Print JSON instead of text, with --watch one line per look; docs/json.md lists the keys.
+    /// Show the devices and programs of every node of a cluster of Ray: of the one that `RAY_ADDRESS` names or this
+    /// machine belongs to, or of the one at ADDRESS.
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "auto", conflicts_with_all = ["watch", "device", "sort"])]
+    ray: Option<String>,
+    /// Print JSON instead of text, with --watch one line per look, with --ray one per node; docs/json.md lists the
+    /// keys.
     #[arg(long)]
     json: bool,
 }
@@ -71,6 +77,15 @@ struct ProcessList {
 pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     if let Some(interval) = options.watch {
         return watch(options, interval);
+    }
+    if let Some(address) = &options.ray {
+        let json = options.json.then_some("--json");
+        let words: Vec<&str> = ["status"].into_iter().chain(json).collect();
+        let mut cluster = Cluster::ask(address, &words)?;
+        while let Some(line) = cluster.line()? {
+            page::print_text(&(line + "\n"))?;
+        }
+        return Ok(Ending::Proved);
     }
     let list = look(options.device, options.sort)?;
     if options.json { page::print_json(&list) } else { text(&list).print() }?;

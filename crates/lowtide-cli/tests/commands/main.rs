@@ -1,6 +1,7 @@
 //! The commands, as a user meets them.
 
 mod agents;
+mod cluster;
 mod demo;
 mod doctor;
 mod floor;

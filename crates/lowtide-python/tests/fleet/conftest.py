@@ -1,17 +1,12 @@
-"""A cluster of Ray with three nodes for each file of tests, and `--long`."""
+"""A cluster of Ray with three nodes for each file of tests, and whether all rounds are wanted."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from nodes import Fleet, started
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--long", action="store_true", help="all rounds of the random and repeated tests"
-    )
 
 
 @pytest.fixture(scope="module")
@@ -21,5 +16,5 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 @pytest.fixture
-def is_long(request: pytest.FixtureRequest) -> bool:
-    return bool(request.config.getoption("--long", default=False))
+def is_long() -> bool:
+    return os.environ.get("LOWTIDE_LONG") == "1"

@@ -1,4 +1,4 @@
-"""`python -m lowtide.ray status`: the view of the cluster."""
+"""The view of the cluster: `python -m lowtide.ray status`, `lowtide ps --ray` and `top --ray`; metrics of each node."""
 
 from __future__ import annotations
 
@@ -6,27 +6,24 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import lowtide.ray
 import pytest
 from card import Holder
-from lowtide.ray import __main__ as view
-from nodes import Fleet
+from nodes import BUILT, Fleet
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: `pip install ray[serve]`")
 
 
-def status(fleet: Fleet, *words: str) -> str:
-    command = [
-        sys.executable,
-        "-m",
-        "lowtide.ray",
-        "status",
-        "--address",
-        fleet.cluster.address,
-        *words,
-    ]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+def said(fleet: Fleet, *command: str) -> str:
+    """Runs a command that asks the cluster, with this Python on the search path."""
+    environment = {
+        **os.environ,
+        "RAY_ADDRESS": fleet.cluster.address,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
@@ -34,7 +31,8 @@ def status(fleet: Fleet, *words: str) -> str:
     return done.stdout
 
 
-def test_every_node_shows_its_own_programs(fleet: Fleet) -> None:
+@pytest.mark.parametrize("way", ["package", "program"])
+def test_every_node_shows_its_own_programs(fleet: Fleet, way: str) -> None:
     env = lowtide.ray.runtime_env()
     actors = [
         ray.remote(Holder)
@@ -45,28 +43,42 @@ def test_every_node_shows_its_own_programs(fleet: Fleet) -> None:
     actors.append(ray.remote(Holder).options(num_cpus=0, resources={"node1": 1}).remote(8, 3))
     pids = ray.get([actor.pid.remote() for actor in actors], timeout=60)
     lowtide.ray.Group(actors[:1]).sleep()
-    by_node = {line["node"]: line for line in map(json.loads, status(fleet, "--json").splitlines())}
-    assert set(by_node) == {fleet.id_of(at) for at in range(3)}
-    listed = [[one["pid"] for one in by_node[fleet.id_of(at)]["programs"]] for at in range(3)]
-    assert listed == [[pids[0]], [pids[1]], []]
-    text = status(fleet)
+    program = str(BUILT / "lowtide")
+    status = (
+        [sys.executable, "-m", "lowtide.ray", "status"]
+        if way == "package"
+        else [program, "ps", "--ray"]
+    )
+    lines = said(fleet, *status, "--json").splitlines()
+    by_node = {line["node"]: line for line in map(json.loads, lines)}
+    nodes = [fleet.id_of(at) for at in range(3)]
+    assert set(nodes[:2]) <= set(by_node)
+    listed = [[one["pid"] for one in by_node[node]["programs"]] for node in nodes[:2]]
+    assert listed == [[pids[0]], [pids[1]]]
+    text = said(fleet, *status)
     assert (
         f"process {pids[0]}, 1 MiB, asleep" in text and f"process {pids[1]}, 9 MiB, awake" in text
     )
     assert f"process {pids[2]}, 9 MiB, not started by `lowtide run`" in text
-    # It is looked at again after a node and its actor are gone.
-    fleet.cluster.remove_node(fleet.handles[2], allow_graceful=False)
-    assert fleet.id_of(1)[:8] in status(fleet)
+    look = json.loads(
+        said(fleet, program, "top", "--ray", "--once", "2", "--every", "0.1", "--json")
+    )
+    assert look["problems"] == [] and {device["node"] for device in look["devices"]} == set(by_node)
+    seen = [(one["node"], one["pid"], one["state"]) for one in look["programs"]]
+    states = zip((nodes[0], nodes[1], nodes[1]), pids, ("asleep", "awake", "no_agent"), strict=True)
+    assert sorted(seen) == sorted(states)
+    for device in look["devices"]:
+        assert sum(device["bands"].values()) == device["total_bytes"] - device["free_bytes"]
+    assert f"node {min(by_node)[:8]} cuda:0" in said(fleet, program, "top", "--ray", "--once")
+    # Each node's metrics are of its own programs.
+    counted = [
+        f'lowtide_program_state{{state="{state}"}} 1' in fleet.lowtide(at, "metrics")
+        for at in (0, 1)
+        for state in ("asleep", "awake", "no_agent")
+    ]
+    assert counted == [True, False, False, False, True, True]
+    if way == "package":
+        # It is looked at again after a node and its actor are gone.
+        fleet.cluster.remove_node(fleet.handles[2], allow_graceful=False)
     for actor in actors:
         ray.kill(actor)
-
-
-def test_without_a_cluster_it_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(*_arguments: object, **_options: object) -> None:
-        raise ConnectionError("nobody answers")
-
-    monkeypatch.setattr(ray, "init", refuse)
-    assert view.main(["status"]) == 3
-    assert "there is no cluster to look at: nobody answers" in capsys.readouterr().err

@@ -83,7 +83,10 @@ fn style(screen: &Screen, band: Band) -> Style {
 
 fn name(device: &DeviceLook) -> String {
     let id = device.id.as_ref().map_or_else(|| "not for CUDA".to_owned(), ToString::to_string);
-    format!("{id} {}", device.uuid)
+    match &device.node {
+        Some(node) => format!("node {node:.8} {id}"),
+        None => format!("{id} {}", device.uuid),
+    }
 }
 
 fn in_use(device: &DeviceLook) -> String {
@@ -97,7 +100,8 @@ fn bar<'a>(screen: &Screen, device: &DeviceLook) -> Line<'a> {
         None => Span::raw(" "),
     };
     let id = device.id.as_ref().map_or_else(|| device.uuid.clone(), ToString::to_string);
-    let mut line = vec![Span::raw(format!("{id:<8.8} |"))];
+    let node = device.node.as_ref().map_or_else(String::new, |node| format!("{node:.8} "));
+    let mut line = vec![Span::raw(format!("{node}{id:<8.8} |"))];
     line.extend(cells(&device.bands, device.total, BAR).into_iter().map(of));
     line.push(Span::raw(format!("| {}", in_use(device))));
     Line::from(line)
@@ -120,7 +124,7 @@ fn device_lines(frame: &mut Frame<'_>, screen: &Screen, device: &DeviceLook, are
 
 /// The memory of a device over time: a column for each look, the last one at the right.
 fn over_time(frame: &mut Frame<'_>, screen: &Screen, device: &DeviceLook, area: Rect) {
-    let Some(looks) = screen.history.get(&device.uuid) else { return };
+    let Some(looks) = screen.history.get(&device.key()) else { return };
     let draw = |(number, bands): (usize, &BTreeMap<Band, i64>)| {
         let column = area.right() - 1 - u16::try_from(number).unwrap_or(u16::MAX);
         let cells = cells(bands, device.total, usize::from(area.height));
@@ -154,12 +158,13 @@ fn programs(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
 
 fn program_line(program: &ProgramLook, is_chosen: bool) -> String {
     let ProgramLook { pid, state, command, .. } = program;
+    let node = program.node.as_ref().map_or_else(String::new, |node| format!("{node:.8} "));
     let size = |bytes: Option<lowtide_types::Bytes>| {
         bytes.map_or_else(|| "-".to_owned(), |it| it.to_string())
     };
     let (held, frees) = (size(program.held), size(program.frees));
     let mark = if is_chosen { '>' } else { ' ' };
-    format!("{mark} {pid:>7} {:<9} {held:>14} {frees:>14} {command}", state.as_str())
+    format!("{mark} {pid:>7} {:<9} {held:>14} {frees:>14} {node}{command}", state.as_str())
 }
 
 /// What is known of the chosen program beside its row.

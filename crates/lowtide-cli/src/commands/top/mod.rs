@@ -25,6 +25,7 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::screen::{Act, Outcome, Screen};
+use crate::commands::cluster::Cluster;
 use crate::commands::look::Look;
 use crate::commands::ps;
 use crate::program::ending::Ending;
@@ -54,6 +55,10 @@ pub(crate) struct Options {
     /// Print what is there now and end; with a number, look so many times first.
     #[arg(long, value_name = "LOOKS", num_args = 0..=1, default_missing_value = "1", value_parser = looks)]
     once: Option<u16>,
+    /// Show every node of a cluster of Ray, and change nothing: of the one that `RAY_ADDRESS` names or this machine
+    /// belongs to, or of the one at ADDRESS.
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "auto")]
+    ray: Option<String>,
     /// Print JSON instead of a picture; docs/json.md lists the keys.
     #[arg(long, requires = "once")]
     json: bool,
@@ -61,30 +66,32 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     if let Some(looks) = options.once {
-        return once(looks, options.every, options.json);
+        return once(looks, options);
     }
     if !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
         bail!(
             "`top` needs a terminal; `lowtide top --once` and `lowtide ps` print what is there now"
         );
     }
+    let mut look = looking(options)?;
+    let has_colours = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let mut screen = Screen::new(options.read_only || options.ray.is_some(), has_colours);
+    // Where there is no cluster, it is said without a screen.
+    screen.show(look()?);
     let (sender, looks) = mpsc::channel();
-    let every = options.every;
     thread::spawn(move || {
         loop {
-            let began = Instant::now();
-            if sender.send(Look::now()).is_err() {
+            let found = look();
+            let is_last = found.is_err();
+            if sender.send(found).is_err() || is_last {
                 return;
             }
             if has_hung_up(&io::stdin()) {
                 // The thread that reads keys reads the end of the terminal again and again, and cannot be told.
                 process::exit(1);
             }
-            thread::sleep(every.saturating_sub(began.elapsed()));
         }
     });
-    let has_colours = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let screen = Screen::new(options.read_only, has_colours);
     let mut terminal = ratatui::try_init().context("taking the terminal")?;
     let ended = watch(screen, &mut terminal, &looks);
     ratatui::restore();
@@ -97,15 +104,30 @@ fn has_hung_up(terminal: &impl AsFd) -> bool {
     poll(&mut end, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ended| ended > 0)
 }
 
-fn once(looks: u16, every: Duration, is_json: bool) -> anyhow::Result<Ending> {
-    let mut screen = Screen::new(true, false);
-    for number in 0..looks {
-        if number > 0 {
-            thread::sleep(every);
-        }
-        screen.show(Look::now());
+/// Returns what looks when it is called, but not more often than `--every` says.
+fn looking(options: &Options) -> anyhow::Result<Box<dyn FnMut() -> anyhow::Result<Look> + Send>> {
+    let every = options.every;
+    if let Some(address) = &options.ray {
+        let words = ["top", "--every", &every.as_secs_f64().to_string()];
+        let mut cluster = Cluster::ask(address, &words)?;
+        return Ok(Box::new(move || {
+            Look::of_nodes(&cluster.line()?.context("the view of the cluster has ended")?)
+        }));
     }
-    if is_json {
+    let mut next = Instant::now();
+    Ok(Box::new(move || {
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+        next = Instant::now() + every;
+        Ok(Look::now())
+    }))
+}
+
+fn once(looks: u16, options: &Options) -> anyhow::Result<Ending> {
+    let (mut screen, mut look) = (Screen::new(true, false), looking(options)?);
+    for _ in 0..looks {
+        screen.show(look()?);
+    }
+    if options.json {
         page::print_json(&screen.look)?;
         return Ok(Ending::Proved);
     }
@@ -137,7 +159,7 @@ fn picture(screen: &Screen, width: u16, rows: u16) -> anyhow::Result<String> {
 fn watch(
     mut screen: Screen,
     terminal: &mut ratatui::DefaultTerminal,
-    looks: &Receiver<Look>,
+    looks: &Receiver<anyhow::Result<Look>>,
 ) -> anyhow::Result<()> {
     let (told, acts) = mpsc::channel();
     let mut is_stale = true;
@@ -147,7 +169,7 @@ fn watch(
         }
         match looks.recv_timeout(Duration::ZERO) {
             Ok(look) => {
-                screen.show(look);
+                screen.show(look?);
                 is_stale = true;
             }
             Err(RecvTimeoutError::Timeout) => {}

@@ -89,7 +89,7 @@ pub(super) enum Outcome {
 /// What is shown.
 pub(super) struct Screen {
     pub(super) look: Look,
-    /// The bands of each device, by UUID, the oldest first.
+    /// The bands of each device, by its key, the oldest first.
     pub(super) history: HashMap<String, VecDeque<BTreeMap<Band, i64>>>,
     pub(super) sort: Sort,
     pub(super) filter: String,
@@ -101,7 +101,8 @@ pub(super) struct Screen {
     pub(super) message: Option<String>,
     pub(super) is_read_only: bool,
     pub(super) has_colours: bool,
-    selected: Option<u32>,
+    /// The node and the PID of a program.
+    selected: Option<(Option<String>, u32)>,
     device: usize,
 }
 
@@ -125,7 +126,7 @@ impl Screen {
     /// Shows another look.
     pub(super) fn show(&mut self, look: Look) {
         for device in &look.devices {
-            let looks = self.history.entry(device.uuid.clone()).or_default();
+            let looks = self.history.entry(device.key()).or_default();
             looks.push_back(device.bands.clone());
             if looks.len() > LOOKS_MOST {
                 looks.pop_front();
@@ -148,7 +149,8 @@ impl Screen {
     pub(super) fn programs(&self) -> Vec<&ProgramLook> {
         let filter = self.filter.to_lowercase();
         let is_shown = |program: &&ProgramLook| {
-            let text = format!("{} {} {}", program.pid, program.state, program.command);
+            let node = program.node.as_deref().unwrap_or_default();
+            let text = format!("{} {} {node} {}", program.pid, program.state, program.command);
             text.to_lowercase().contains(&filter)
         };
         let mut programs: Vec<&ProgramLook> = self.look.programs.iter().filter(is_shown).collect();
@@ -164,7 +166,8 @@ impl Screen {
     /// Returns the place of the chosen program among those that are shown: the first, if it is not there any more.
     pub(super) fn place(&self) -> usize {
         let programs = self.programs();
-        programs.iter().position(|program| Some(program.pid) == self.selected).unwrap_or(0)
+        let is_chosen = |program: &&ProgramLook| Some(key(program)) == self.selected;
+        programs.iter().position(is_chosen).unwrap_or(0)
     }
 
     /// Takes a key.
@@ -221,14 +224,14 @@ impl Screen {
         let (place, programs) = (self.place(), self.programs());
         let last = programs.len().saturating_sub(1);
         let next =
-            programs.get(place.saturating_add_signed(by).min(last)).map(|program| program.pid);
+            programs.get(place.saturating_add_signed(by).min(last)).map(|program| key(program));
         self.selected = next;
     }
 
     /// Asks whether the chosen program is meant, which has to be that of the same PID and start later.
     fn ask(&mut self, verb: Verb) {
         if self.is_read_only {
-            return self.say("--read-only: nothing is changed".to_owned());
+            return self.say("this view changes nothing (--read-only, --ray)".to_owned());
         }
         let Some(program) = self.programs().get(self.place()).map(|program| (*program).clone())
         else {
@@ -250,7 +253,11 @@ impl Screen {
             }
             verb => verb,
         };
-        self.selected = Some(pid);
+        self.selected = Some((None, pid));
         self.asked = Some(Act { verb, pid, start_ticks, command });
     }
+}
+
+fn key(program: &ProgramLook) -> (Option<String>, u32) {
+    (program.node.clone(), program.pid)
 }

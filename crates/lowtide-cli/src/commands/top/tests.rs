@@ -13,12 +13,13 @@ fn device(number: u32, mib: [i64; 6]) -> DeviceLook {
     let in_use = Bytes(bands.values().sum::<i64>().cast_unsigned());
     let total = Bytes::mib(1000);
     let (id, uuid) = (Some(DeviceId::Cuda(number)), format!("GPU-{number}"));
-    DeviceLook { id, uuid, total, free: total - in_use, bands }
+    DeviceLook { node: None, id, uuid, total, free: total - in_use, bands }
 }
 
 fn program(pid: u32, state: ProgramState, held: u64, command: &str) -> ProgramLook {
     let has_agent = state != ProgramState::NoAgent && state != ProgramState::Suspended;
     ProgramLook {
+        node: None,
         pid,
         start_ticks: Some(u64::from(pid) * 10),
         command: command.to_owned(),
@@ -137,6 +138,40 @@ fn an_act_names_its_process_and_is_done_after_yes_alone() {
     assert!(
         screen.asked.is_none() && screen.message.as_deref().unwrap().contains("cannot be seen")
     );
+}
+
+#[test]
+fn equal_pids_and_uuids_of_two_nodes_are_two_programs_and_two_devices() {
+    let mut both = look();
+    let of_node = |name: &str| {
+        let mut look = look();
+        look.devices[0].node = Some(name.to_owned());
+        for program in &mut look.programs {
+            program.node = Some(name.to_owned());
+        }
+        look
+    };
+    let (first, second) = (of_node("aaaaaaaa11"), of_node("bbbbbbbb22"));
+    both.devices = [first.devices, second.devices].concat();
+    both.programs = [first.programs, second.programs].concat();
+    both.devices[1] = DeviceLook { node: both.devices[1].node.clone(), ..device(0, [9; 6]) };
+    let mut screen = Screen::new(true, false);
+    screen.show(both);
+    // The first rows are equal but for their node.
+    for node in ["aaaaaaaa", "bbbbbbbb", "aaaaaaaa"] {
+        let text = picture(&screen, 100, 30).unwrap();
+        let chosen = text.lines().find(|line| line.starts_with('>')).unwrap().to_owned();
+        assert!(chosen.contains(node), "{text}");
+        press(&mut screen, if node == "aaaaaaaa" { "↓" } else { "↑" });
+    }
+    let text = picture(&screen, 80, 30).unwrap();
+    assert!(text.contains("node aaaaaaaa cuda:0: 900.0 MiB") && text.contains("bbbbbbbb cuda:0"));
+    press(&mut screen, "\t");
+    assert!(picture(&screen, 80, 30).unwrap().contains("node bbbbbbbb cuda:0: 54.0 MiB"));
+    press(&mut screen, "/bbbbbbbb\n");
+    assert_eq!(screen.programs().len(), 5);
+    assert_eq!(press(&mut screen, "s"), Outcome::Stay);
+    assert!(screen.asked.is_none() && screen.message.is_some());
 }
 
 #[test]

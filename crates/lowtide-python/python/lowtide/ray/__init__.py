@@ -16,7 +16,7 @@ Ray is imported by the first use. Each node keeps its own helper and agents, and
     ended.py         proof that the memory of what has ended is gone
     task.py          tasks that keep their worker
     resident.py      models by least recent use and bytes; multiplex.py is Serve's way to it
-    __main__.py      `python -m lowtide.ray status`
+    __main__.py      `python -m lowtide.ray status`, which `lowtide ps --ray` and `lowtide top --ray` ask
 """
 
 from __future__ import annotations

@@ -1,36 +1,59 @@
 """`python -m lowtide.ray status`: what the programs of every node have on its devices.
 
 Connects to the cluster of `RAY_ADDRESS`, or to the one of this machine. A node that has no lowtide, or whose actor
-does not answer, is listed with the reason.
+does not answer, is listed with the reason. `lowtide ps --ray` prints this, and `lowtide top --ray` draws `top`: a line
+of JSON for each look at all nodes, until standard input ends.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import select
+import socket
 import sys
 from typing import Any
 
 from .._native import printable
 from .cluster import nodes, on_nodes
 
+CONNECT_S = 5.0
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Prints the view of the cluster. Returns 0, or 3 if there is no cluster."""
     parser = argparse.ArgumentParser(prog="python -m lowtide.ray", description=__doc__)
-    parser.add_argument("command", choices=["status"], help="what to do")
+    parser.add_argument("command", choices=["status", "top"], help="what to do")
     parser.add_argument("--address", default="auto", help="the address of the cluster")
+    parser.add_argument(
+        "--every", type=float, default=2.0, help="how often `top` looks, in seconds"
+    )
     parser.add_argument("--json", action="store_true", help="print one line of JSON for each node")
     options = parser.parse_args(arguments)
+    address = (
+        os.environ.get("RAY_ADDRESS", "auto") if options.address == "auto" else options.address
+    )
     try:
-        import ray
+        # A folder of this name, as in /tmp, is a package without anything in it.
+        from ray import init
 
-        ray.init(options.address, log_to_driver=False, logging_level="error")
-    except (ImportError, ConnectionError) as failure:
-        print(f"lowtide: there is no cluster to look at: {failure}", file=sys.stderr)
-        return 3
-    view = look()
-    for node, known in view.items():
+        host, _, port = address.rpartition(":")
+        if host and "/" not in host and port.isdigit():
+            # Ray itself tries for minutes.
+            socket.create_connection((host, int(port)), CONNECT_S).close()
+        init(address, log_to_driver=False, logging_level="error")
+    except ImportError as failure:
+        return _refuse(f'{failure}; `{sys.executable} -m pip install "lowtide[ray]"` installs Ray')
+    except (OSError, RuntimeError, ValueError) as failure:
+        where = "on this machine" if address == "auto" else f"at {address}"
+        return _refuse(
+            f"there is no cluster of Ray {where}: {failure}; `ray start --head` starts one, and RAY_ADDRESS names one"
+            " elsewhere"
+        )
+    if options.command == "top":
+        return _follow(options.every)
+    for node, known in look("look").items():
         if options.json:
             print(json.dumps({"node": node, **known}))
         else:
@@ -38,14 +61,26 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def look() -> dict[str, dict[str, Any]]:
+def look(method: str) -> dict[str, dict[str, Any]]:
     """Returns what each node that lives says of its devices and programs, or why it does not, by node id."""
     living = nodes()
-    answers = on_nodes("look", {node: () for node in living})
+    answers = on_nodes(method, {node: () for node in living})
     return {
         node: {"reason": str(answer).splitlines()[0]} if isinstance(answer, Exception) else answer
         for node, answer in answers.items()
     }
+
+
+def _follow(every_s: float) -> int:
+    while True:
+        print(json.dumps(look("top")), flush=True)
+        if select.select([sys.stdin], [], [], every_s)[0]:
+            return 0
+
+
+def _refuse(reason: str) -> int:
+    print(f"lowtide: {printable(reason)}", file=sys.stderr)
+    return 3
 
 
 def _lines(node: str, known: dict[str, Any]) -> list[str]:

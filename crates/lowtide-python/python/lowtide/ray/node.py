@@ -50,6 +50,10 @@ class Node:
         """Returns what this node's programs have on its devices: `status` and `ps` of the command line."""
         return {"host": os.uname().nodename, "programs": _programs(), **_told("ps")[0]}
 
+    def top(self) -> dict[str, Any]:
+        """Returns the same with the bands of each device: `top` of the command line."""
+        return _told("top", "--once")[0]
+
     def left(self, worker: int | None) -> dict[str, Any]:
         """Returns the processes on this node's devices that a worker has left; without one, those that any
         worker has left which has ended. `why` says why that is not certain, if so."""
