@@ -29,7 +29,9 @@ def test_without_a_cluster_it_says_how_to_start_one(
 
     def refuse(address: str, **_options: object) -> None:
         asked.append(address)
-        raise ConnectionError("nobody answers")
+        # As Ray says it where a token is missing.
+        text = "failed:\nTraceback:\n  File x\nray.exceptions.AuthError: no token\n\nIt never ran."
+        raise ConnectionError("failed to connect") from RuntimeError(text)
 
     ray = ModuleType("ray")
     monkeypatch.setattr(ray, "init", refuse, raising=False)
@@ -37,7 +39,7 @@ def test_without_a_cluster_it_says_how_to_start_one(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert main(["status"]) == 3
     said = capsys.readouterr().err
-    assert "there is no cluster of Ray on this machine: nobody answers" in said
+    assert "no cluster of Ray answers on this machine: ray.exceptions.AuthError: no token;" in said
     assert "`ray start --head` starts one" in said
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
@@ -45,5 +47,5 @@ def test_without_a_cluster_it_says_how_to_start_one(
         monkeypatch.setenv("RAY_ADDRESS", address)
         assert main(["status"]) == 3
     # Nobody listens there: Ray would try for minutes, and is not asked.
-    assert f"there is no cluster of Ray at {address}" in capsys.readouterr().err
+    assert f"no cluster of Ray answers at {address}" in capsys.readouterr().err
     assert asked == ["auto"]

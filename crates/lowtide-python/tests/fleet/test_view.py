@@ -56,6 +56,7 @@ def test_every_node_shows_its_own_programs(fleet: Fleet, way: str) -> None:
     listed = [[one["pid"] for one in by_node[node]["programs"]] for node in nodes[:2]]
     assert listed == [[pids[0]], [pids[1]]]
     text = said(fleet, *status)
+    assert f"node {nodes[0][:8]} {os.uname().nodename}" in text.splitlines()
     assert (
         f"process {pids[0]}, 1 MiB, asleep" in text and f"process {pids[1]}, 9 MiB, awake" in text
     )

@@ -16,7 +16,7 @@ import sys
 from typing import Any
 
 from .._native import printable
-from .cluster import nodes, on_nodes
+from .cluster import nodes, on_nodes, reason_of
 
 CONNECT_S = 5.0
 
@@ -48,8 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (OSError, RuntimeError, ValueError) as failure:
         where = "on this machine" if address == "auto" else f"at {address}"
         return _refuse(
-            f"there is no cluster of Ray {where}: {failure}; `ray start --head` starts one, and RAY_ADDRESS names one"
-            " elsewhere"
+            f"no cluster of Ray answers {where}: {reason_of(failure)}; `ray start --head` starts one, and RAY_ADDRESS"
+            " names one elsewhere"
         )
     if options.command == "top":
         return _follow(options.every)
@@ -66,7 +66,7 @@ def look(method: str) -> dict[str, dict[str, Any]]:
     living = nodes()
     answers = on_nodes(method, {node: () for node in living})
     return {
-        node: {"reason": str(answer).splitlines()[0]} if isinstance(answer, Exception) else answer
+        node: {"reason": reason_of(answer)} if isinstance(answer, Exception) else answer
         for node, answer in answers.items()
     }
 
@@ -84,7 +84,7 @@ def _refuse(reason: str) -> int:
 
 
 def _lines(node: str, known: dict[str, Any]) -> list[str]:
-    lines = [f"node {node[:8]} {known.get('host', '')}".rstrip()]
+    lines = [f"node {node[:8]} {known.get('hostname', '')}".rstrip()]
     if known.get("reason"):
         lines.append(f"  {printable(known['reason'])}")
     states = {program["pid"]: _state(program) for program in known.get("programs", [])}

@@ -6,6 +6,7 @@ there, so that the rounds of messages do not grow with the members.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from .node import Node
 LOOK_S = 0.5
 """How often it is looked whether a node that has not answered still lives."""
 UP = "ALIVE"
+ERROR = re.compile(r"[\w.]+(Error|Exception): ")
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ def ask_members(
         answer = answers[node]
         for at, one in enumerate(mine):
             if isinstance(answer, Exception):
-                why = _words(answer)
+                why = f"nobody on its node answers: {reason_of(answer)}"
                 receipt = MemberReceipt(one.title, node, one.pid, "unknown", why, is_moved=True)
             else:
                 receipt = _receipt(one, answer[at])
@@ -189,6 +191,7 @@ def _receipt(member: Member, outcome: dict[str, Any]) -> MemberReceipt:
     )
 
 
-def _words(error: Exception) -> str:
-    first = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return f"nobody on its node answers: {first}"
+def reason_of(error: Exception) -> str:
+    """Returns why something failed, on one line: Ray's texts have it in the middle, as the end of a traceback."""
+    lines = (str(error.__cause__ or error).strip() or type(error).__name__).splitlines()
+    return ([line for line in lines if ERROR.match(line)] or lines)[-1]

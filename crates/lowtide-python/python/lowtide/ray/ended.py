@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._native import parse_seconds
-from .cluster import Member, members, nodes, on_nodes
+from .cluster import Member, members, nodes, on_nodes, reason_of
 
 PAUSE_S = 0.1
 
@@ -133,7 +133,7 @@ def _asked(where: list[str], worker: int | None) -> tuple[list[Holder], str]:
     holders, whys = [], []
     for node, answer in answers.items():
         if isinstance(answer, Exception):
-            whys.append(str(answer).splitlines()[0])
+            whys.append(reason_of(answer))
         else:
             holders += [Holder(node, **one) for one in answer["holders"]]
             whys.append(answer["why"])

@@ -48,7 +48,7 @@ class Node:
 
     def look(self) -> dict[str, Any]:
         """Returns what this node's programs have on its devices: `status` and `ps` of the command line."""
-        return {"host": os.uname().nodename, "programs": _programs(), **_told("ps")[0]}
+        return {"hostname": os.uname().nodename, "programs": _programs(), **_told("ps")[0]}
 
     def top(self) -> dict[str, Any]:
         """Returns the same with the bands of each device: `top` of the command line."""
