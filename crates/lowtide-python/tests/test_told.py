@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -77,6 +78,16 @@ def test_a_stage_that_fails_says_so_where_no_logging_is_set_up() -> None:
     assert "result.detach_()" in told
     assert said(STAGES.format(".detach()"), LOWTIDE_DEVICE="cpu") == ""
     assert said(STAGES.format(""), LOWTIDE_DEVICE="cpu", LOWTIDE_LOG="off") == ""
+
+
+def test_log_lines_are_objects_where_that_is_asked_for() -> None:
+    hostile = STAGES.format("").replace('"ab"', r'["x\n\x1b[2J", "a", "b"]')
+    told = said(hostile, LOWTIDE_DEVICE="cpu", LOWTIDE_LOG="debug", LOWTIDE_LOG_FORMAT="json")
+    lines = [json.loads(line) for line in told.splitlines()]
+    assert all(list(line) == ["timestamp", "level", "fields", "target"] for line in lines)
+    warned = [line for line in lines if line["level"] == "WARNING"]
+    assert len(warned) == 3 and all("pinned" in line["fields"]["message"] for line in warned)
+    assert any("rung" in line["fields"] for line in lines), "numbers are keys"
 
 
 def test_cuts_that_free_only_together_say_so() -> None:
