@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import lowtide.ray
@@ -52,7 +53,7 @@ def test_every_node_shows_its_own_programs(fleet: Fleet, way: str) -> None:
     lines = said(fleet, *status, "--json").splitlines()
     by_node = {line["node"]: line for line in map(json.loads, lines)}
     nodes = [fleet.id_of(at) for at in range(3)]
-    assert set(nodes[:2]) <= set(by_node)
+    assert set(nodes) == set(by_node)
     listed = [[one["pid"] for one in by_node[node]["programs"]] for node in nodes[:2]]
     assert listed == [[pids[0]], [pids[1]]]
     text = said(fleet, *status)
@@ -78,8 +79,16 @@ def test_every_node_shows_its_own_programs(fleet: Fleet, way: str) -> None:
         for state in ("asleep", "awake", "no_agent")
     ]
     assert counted == [True, False, False, False, True, True]
-    if way == "package":
-        # It is looked at again after a node and its actor are gone.
-        fleet.cluster.remove_node(fleet.handles[2], allow_graceful=False)
     for actor in actors:
         ray.kill(actor)
+
+
+def test_a_lost_node_is_not_in_the_way(fleet: Fleet) -> None:
+    status, lost = (str(BUILT / "lowtide"), "ps", "--ray"), fleet.add()
+    assert fleet.id_of(lost)[:8] in said(fleet, *status)
+    fleet.cluster.remove_node(fleet.handles[lost], allow_graceful=False)
+    # Ray learns of it meanwhile.
+    assert fleet.id_of(1)[:8] in said(fleet, *status)
+    while fleet.id_of(lost) in lowtide.ray.cluster.nodes():
+        time.sleep(0.1)
+    assert fleet.id_of(lost)[:8] not in said(fleet, *status)
