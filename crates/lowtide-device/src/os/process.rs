@@ -8,12 +8,11 @@
 //! Looking at it costs one load, and no call of the kernel.
 #![allow(unsafe_code, reason = "maps the page, and registers a C handler for forks")]
 
-use std::fs;
 use std::io::{self, ErrorKind};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use lowtide_types::debug_as;
+use lowtide_types::{debug_as, kernel_text};
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
 pub use super::exit::has_begun as has_exit_begun;
@@ -83,7 +82,7 @@ debug_as!(Generation, |it| "Generation({})", it.number);
 /// # Errors
 /// Those of reading `/proc`.
 pub fn start_ticks(process: &str) -> io::Result<u64> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    let stat = kernel_text(format!("/proc/{process}/stat"))?;
     // The name of the program is in parentheses and may contain anything.
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace());
     let start = fields.and_then(|mut fields| fields.nth(19)?.parse().ok());

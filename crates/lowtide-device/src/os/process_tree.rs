@@ -141,7 +141,7 @@ fn parents() -> Vec<(u32, u32)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(std::result::Result::ok);
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let with_parent = |pid| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let stat = lowtide_types::kernel_text(format!("/proc/{pid}/stat")).ok()?;
         let (_, rest) = stat.rsplit_once(')')?;
         Some((pid, rest.split_ascii_whitespace().nth(1)?.parse().ok()?))
     };

@@ -10,7 +10,7 @@ use lowtide_device::private_files::effective_user;
 use lowtide_device::process_tree;
 use lowtide_device::yama::PtraceScope;
 use lowtide_proto::helper::{Refusal, Target};
-use lowtide_types::Bytes;
+use lowtide_types::{Bytes, kernel_text};
 
 /// Libraries whose communicators may have live multicast objects, on which a checkpoint hangs.
 const COMMUNICATING: [&str; 2] = ["libnccl", "libnvshmem"];
@@ -91,7 +91,7 @@ impl ProcessHandle {
 
     /// Returns the host memory of the process.
     pub(crate) fn resident(&self) -> Bytes {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.target.pid));
+        let status = kernel_text(format!("/proc/{}/status", self.target.pid));
         let status = status.unwrap_or_default();
         let kib = |name| field(&status, name).and_then(|it| it.first()?.parse::<u64>().ok());
         let kib = ["VmRSS", "VmSwap"].into_iter().filter_map(kib).sum::<u64>();
@@ -159,7 +159,7 @@ struct Status {
 
 impl Status {
     fn read(pid: u32) -> Result<Status, Refusal> {
-        let text = fs::read_to_string(format!("/proc/{pid}/status"));
+        let text = kernel_text(format!("/proc/{pid}/status"));
         let text = text.map_err(|error| unreadable(pid, &error))?;
         let numbers = |name| -> Vec<u32> {
             let words = field(&text, name).unwrap_or_default();
@@ -176,7 +176,7 @@ fn field<'a>(status: &'a str, name: &str) -> Option<Vec<&'a str>> {
 }
 
 fn state_letter(pid: u32) -> io::Result<Option<char>> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let stat = kernel_text(format!("/proc/{pid}/stat"))?;
     Ok(stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next()))
 }
 
@@ -186,7 +186,7 @@ pub fn is_stopped(pid: u32) -> bool {
 }
 
 fn is_frozen(pid: u32) -> bool {
-    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let groups = kernel_text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     is_frozen_in(&groups, Path::new("/sys/fs/cgroup"))
 }
 

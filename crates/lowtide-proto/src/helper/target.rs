@@ -1,7 +1,8 @@
 //! A process, named so that its number cannot come to mean another one.
 
-use std::{fmt, fs, io};
+use std::{fmt, io};
 
+use lowtide_types::kernel_text;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +32,7 @@ impl Target {
     /// # Errors
     /// Those of reading `/proc`; [`io::ErrorKind::NotFound`] if there is none of this number.
     pub fn of(pid: u32) -> io::Result<Target> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let stat = kernel_text(format!("/proc/{pid}/stat"))?;
         let start_ticks = start_in(&stat).ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat: {stat:?}"))
         })?;
@@ -64,5 +65,18 @@ mod tests {
         assert_eq!(start_in("77 (cat) S 1"), None);
         assert_eq!(start_in(""), None);
         assert!(Target::of(u32::MAX).is_err_and(|error| error.kind() == io::ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn a_program_whose_name_the_kernel_cuts_in_a_character_is_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("fourteen bytesé");
+        std::os::unix::fs::symlink("/bin/sleep", &program).expect("a link");
+        let mut child = std::process::Command::new(&program).arg("1000").spawn().expect("a child");
+        let found = Target::of(child.id());
+        let name = std::fs::read(format!("/proc/{}/comm", child.id()));
+        child.kill().and_then(|()| child.wait()).expect("its end");
+        assert_eq!(name.expect("a name"), b"fourteen bytes\xc3\n");
+        assert!(found.is_ok_and(|target| target.start_ticks > 0));
     }
 }

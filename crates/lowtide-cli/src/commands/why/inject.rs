@@ -14,6 +14,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use lowtide_types::kernel_text;
 
 use super::package;
 use super::python::Python;
@@ -57,7 +58,7 @@ pub(super) fn execute(
         let began = Instant::now();
         let said = debugger.ask(&format!("attach {}", target.pid))?;
         ensure!(
-            fs::read_to_string(format!("/proc/{}/status", target.pid)).is_ok_and(
+            kernel_text(format!("/proc/{}/status", target.pid)).is_ok_and(
                 |status| status.contains(&format!("TracerPid:\t{}\n", debugger.child.id()))
             ),
             "{}: {}",
@@ -103,7 +104,7 @@ fn try_out() -> anyhow::Result<()> {
 
 /// Returns a thread of a stopped process in which a call can be made: the main one, if possible.
 fn thread(pid: u32, python: &Python) -> Option<u32> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    let maps = kernel_text(format!("/proc/{pid}/maps")).ok()?;
     let own = ranges(&maps, &python.path);
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let mut tasks: Vec<u32> =

@@ -25,7 +25,7 @@ pub(super) struct Python {
 
 /// Finds the interpreter in a process; `None` if there is none.
 pub(super) fn of(pid: u32) -> io::Result<Option<Python>> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let maps = lowtide_types::kernel_text(format!("/proc/{pid}/maps"))?;
     let program = fs::read_link(format!("/proc/{pid}/exe"))?;
     let files = files(&maps).into_iter();
     let candidates = files.filter(|(_, path)| *path == program || is_library(path));

@@ -1,11 +1,9 @@
 //! What is shown: an answer, a cut, and where there is no answer what can be told without one.
 
-use std::fs;
-
 use lowtide_device::processes;
 use lowtide_proto::Status;
 use lowtide_proto::share::Queue;
-use lowtide_types::Bytes;
+use lowtide_types::{Bytes, kernel_text};
 use serde_json::{Value, json};
 
 use super::asking::Way;
@@ -177,7 +175,7 @@ fn in_use(pid: u32) -> Vec<(String, Bytes)> {
 
 /// Returns the libraries of a process that use a GPU.
 fn libraries(pid: u32) -> Vec<String> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = kernel_text(format!("/proc/{pid}/maps")).unwrap_or_default();
     let paths = python::files(&maps).into_iter().map(|(_, path)| path.display().to_string());
     paths.filter(|path| LIBRARIES.iter().any(|part| path.contains(part))).collect()
 }

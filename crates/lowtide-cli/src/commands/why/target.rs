@@ -8,7 +8,7 @@ use anyhow::{bail, ensure};
 use lowtide_device::identity::{self, Identity};
 use lowtide_device::private_files::effective_user;
 use lowtide_device::yama::PtraceScope;
-use lowtide_types::printable;
+use lowtide_types::{kernel_text, printable};
 
 use crate::commands::helper;
 
@@ -102,7 +102,7 @@ impl Target {
 
 /// Returns a field of `/proc/PID/status`; nothing if it cannot be read.
 fn field_of(pid: u32, name: &str) -> String {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = kernel_text(format!("/proc/{pid}/status")).unwrap_or_default();
     let found = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     found.unwrap_or_default().trim().to_owned()
 }
