@@ -57,8 +57,8 @@ mod _native {
         Alone, CutEdge, DeadCycle, DroppedReference, Examination, Examining, HeapCut, HeapPath,
         HeldObject, Kind, Memory, MemoryKind, NativeObject, NodeHooks, RetainedSize, Shown,
         ShutdownPlan, TypeKind, dlpack_memory, examine, exit_calls, frame_locals, frame_variables,
-        frozen_mortals, hook_lists, is_frozen, kept_by, led_to, listed_memory, module_state,
-        objects_of_type, plan_shutdown, position, referents, refers, thread_state,
+        frozen_mortals, hook_lists, kept_by, led_to, listed_memory, module_state, objects_of_type,
+        plan_shutdown, position, referents, refers, thread_state,
     };
 
     #[pymodule_init]

@@ -1283,4 +1283,107 @@ LEAKS: dict[str, tuple[str, str, str, bool]] = {
         "pool.submit(pow, 2, 5).result() == 32",
         False,
     ),
+    "the optimizer keeps the groups of heads that were replaced": (
+        """
+        class Learner:
+            def __init__(self):
+                self.model = torch.nn.ModuleDict({"backbone": torch.nn.Linear(8, 1024), "head": torch.nn.Linear(1024, 4)})
+                self.opt = torch.optim.SGD(self.model.parameters(), lr=0.1)
+            def grow(self, outputs):
+                head = torch.nn.Linear(1024, outputs)
+                if outputs < 1100: watch(head.weight)
+                self.model["head"] = head
+                self.opt.add_param_group({"params": [*head.parameters()]})
+        learner = Learner()
+        for outputs in (1024, 1056, 1120): learner.grow(outputs)
+        """,
+        r"learner\.opt\.param_groups \(list(.|\n)*head(.|\n)*in use",
+        "len(learner.opt.param_groups) == 2 and learner.opt.param_groups[1]['params'][0] is learner.model['head'].weight",
+        False,
+    ),
+    "cancelled requests stay in the priority queue": (
+        """
+        import heapq
+        background = torch.ones(6 << 18)
+        class Entry:
+            def __init__(self, name, state): self.name, self.state, self.dead = name, state, False
+        class Frontier:
+            def __init__(self): self.heap, self.finder = [], {}
+            def push(self, cost, name, state):
+                self.finder[name] = Entry(name, state)
+                heapq.heappush(self.heap, (cost, name, self.finder[name]))
+            def cancel(self, name): self.finder.pop(name).dead = True
+        frontier = Frontier()
+        for n in range(3):
+            frontier.push(n, f"beam-{n}", big())
+            frontier.cancel(f"beam-{n}")
+        frontier.push(9, "beam-9", torch.ones(5 << 18))
+        """,
+        r"frontier\.heap \(list, 3 pieces\)(.|\n)*background \(torch.Tensor\), in use",
+        "[one.dead for _, _, one in frontier.heap] == [False] and frontier.finder['beam-9'].state.sum() > 0 and background.sum() > 0",
+        False,
+    ),
+    "a metaclass registers the class of each trial, with its table": (
+        """
+        class Meta(type):
+            registry = {}
+            def __new__(meta, name, bases, names):
+                meta.registry[name] = cls = super().__new__(meta, name, bases, names)
+                return cls
+        class Plugin(metaclass=Meta): table = torch.eye(8)
+        def trial(n):
+            table = torch.ones(1 << 20)
+            if n != 1: watch(table)
+            return Meta(f"Trial{n}", (Plugin,), {"table": table})
+        best = [trial(n) for n in range(4)][1]
+        """,
+        r"Meta\.registry(.|\n)*best\.table",
+        "best.table.sum() > 0 and set(Meta.registry) == {'Plugin', 'Trial1'}",
+        False,
+    ),
+    "clients that stop reading leave their stream suspended in a table": (
+        """
+        import asyncio
+        streams, loop = {}, asyncio.new_event_loop()
+        async def tokens(client):
+            cache = big()
+            while True:
+                await asyncio.sleep(0)
+                yield cache.sum().item()
+        async def serve(client):
+            streams[client] = tokens(client)
+            await anext(streams[client])
+        for client in ("a", "b"): loop.run_until_complete(serve(client))
+        """,
+        r"streams",
+        "loop.run_until_complete(asyncio.sleep(0, True))",
+        False,
+    ),
+    "heartbeats keep the context of the request that started them": (
+        """
+        import asyncio, contextvars
+        payload, tasks, loop = contextvars.ContextVar("payload"), {}, asyncio.new_event_loop()
+        async def heartbeat():
+            while True: await asyncio.sleep(3600)
+        async def connect(name):
+            payload.set(big())
+            tasks[name] = asyncio.create_task(heartbeat())
+            await asyncio.sleep(0)
+        for name in ("ann", "bob", "cy"): loop.run_until_complete(connect(name))
+        """,
+        r"'payload'\) and 2 alike",
+        "not any(task.done() for task in tasks.values())",
+        False,
+    ),
+    "cycles of the warm-up are frozen before the fork": (
+        """
+        class Request:
+            def __init__(self): self.batch, self.me = big(), self
+        model = torch.nn.Linear(512, 512)
+        gc.disable(); Request(), Request(); gc.freeze(); gc.enable()
+        """,
+        r"reference cycle(.|\n)*gc\.unfreeze\(\)(.|\n)*model(.|\n)*in use",
+        "model(torch.ones(1, 512)) is not None",
+        False,
+    ),
 }

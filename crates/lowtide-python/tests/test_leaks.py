@@ -371,10 +371,10 @@ LEAKS = {
                 self.model = torch.nn.Linear(1024, 512, bias=False)
                 self.average = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         trainer = Trainer()
-        watch(trainer.model.weight), watch(trainer.average["weight"])
+        watch(trainer.average["weight"])
         """,
-        r"trainer\.model \((.|\n)*trainer\.average",
-        "trainer.rate == 0.1",
+        r"trainer\.average(.|\n)*trainer\.model \(.*in use",
+        "trainer.rate == 0.1 and trainer.model(torch.ones(1, 1024)) is not None",
     ),
     "buffers beside all parameters of a model": Leak(
         """
@@ -412,14 +412,12 @@ LEAKS = {
     "a meter that adds losses": Leak(
         """
         model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)])
-        for p in model.parameters(): watch(p)
-        del p
         class Meter: total, count = 0, 0
         meter = Meter()
-        for _ in range(3): meter.total = meter.total + model(torch.ones(2, 512)).sum()
+        for _ in range(3): meter.total = meter.total + model(watch(torch.ones(1024, 512))).sum()
         """,
-        r"model \(.*held by the autograd graph of meter\.total",
-        "meter.count == 0",
+        r"meter\.total \((.|\n)*model \(.*in use, held by the autograd graph of meter\.total",
+        "meter.count == 0 and model(torch.ones(2, 512)) is not None",
     ),
     "a cache with one large entry": Leak(
         """
@@ -491,6 +489,59 @@ LEAKS = {
         r"config\['last'\](.|\n)*config\['best'\]",
         "config['name'] == 'a' and config['steps'] == 3",
     ),
+    "a result among the attributes of a model": Leak(
+        """
+        class Forecaster(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.cell, self.hidden = torch.nn.GRUCell(512, 32), None
+            def forward(self, window):
+                self.hidden = self.cell(window, self.hidden)
+        model = Forecaster()
+        for _ in range(3): model(watch(torch.ones(2048, 512)))
+        """,
+        r"model\.hidden",
+        "model(torch.ones(2, 512)) is None and model.cell is not None",
+    ),
+    "timers with the contexts of their requests": Leak(
+        """
+        import asyncio, contextvars
+        payload, loop = contextvars.ContextVar("payload"), asyncio.new_event_loop()
+        def request(): payload.set(big()); loop.call_later(3600, print)
+        for _ in range(2): contextvars.copy_context().run(request)
+        """,
+        "payload",
+        "len(loop._scheduled) == 2",
+    ),
+    "tasks in a set that wait for ever": Leak(
+        """
+        import asyncio
+        tasks, loop = set(), asyncio.new_event_loop()
+        async def stream():
+            cache = big()
+            await asyncio.Event().wait()
+        async def main():
+            tasks.update(asyncio.create_task(stream()) for _ in range(2))
+            await asyncio.sleep(0)
+        loop.run_until_complete(main())
+        """,
+        "tasks",
+        "all(task.cancelled() for task in tasks)",
+    ),
+    "frames that a tracer keeps": Leak(
+        """
+        import sys
+        class Span: pass
+        spans = []
+        def detect():
+            heat, span = big(), Span()
+            span.frame = sys._getframe()
+            spans.append(span)
+        detect(), detect()
+        """,
+        r"spans \(list",
+        "spans == []",
+    ),
 }
 
 BEFORE = """
@@ -510,9 +561,10 @@ def _said(answer): return [(one.path, one.paths, [str(cut) for cut in one.cuts])
 _said_first = _said(lowtide.why(device="cpu"))
 _told = str(_answer := lowtide.why(device="cpu"))
 _is_same = _said(_answer) == _said_first
-_cuts, _before = _answer.held[0].cuts, _alive()
+_cuts, _before = _answer.plan.cuts[:1] or _answer.held[0].cuts, _alive()
 # What is not watched is not counted.
-_wanted = min(_answer.held[0].bytes, _before)
+_of = [one.bytes for one in _answer.held if one.cuts and one.cuts[0] is _cuts[0]] if _cuts else []
+_wanted = min([*_of, *(one.freed_bytes for one in _cuts[: 0 if _of else 1]), _before])
 try:
     if not _cuts: _how = "none"
     elif _cuts[0].code: _how = _cuts[0].code; exec(_how, globals())

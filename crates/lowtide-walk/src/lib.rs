@@ -38,4 +38,4 @@ pub use safety::ending::{call_function, call_method};
 pub use safety::one_at_a_time::{Alone, Examining};
 pub use safety::own_memory::HugePages;
 pub use start::frames::{frame_locals, frame_variables};
-pub use start::frozen::{frozen_mortals, is_frozen, objects_of_type};
+pub use start::frozen::{frozen_mortals, objects_of_type};

@@ -128,12 +128,15 @@ class HeldObject:
     object: Final[Any]
     bytes: Final[int]
     pieces: Final[int]
+    alike: Final[int]
+    in_use: Final[bool]
     reached: Final[bool]
     collected: Final[bool | None]
     hidden: Final[int]
     frozen: Final[bool]
     paths: Final[list[HeapPath]]
     cuts: Final[list[HeapCut]]
+    below: Final[list[HeapCut]]
     why_no_cut: Final[str | None]
 
 @final
@@ -574,7 +577,6 @@ def frame_locals(frame: FrameType) -> object: ...
 def frame_variables(frame: FrameType) -> dict[str, object] | None: ...
 def frozen_mortals(count: int, member: object) -> int: ...
 def hook_lists(known: list[tuple[object, object]]) -> list[int]: ...
-def is_frozen(interpreter: type, object: object) -> bool: ...
 def kept_by(object: object, threads: list[int], code: int) -> int | str | None: ...
 def led_to(
     roots: list[object], wanted: list[type], not_through: list[type], most: int

@@ -98,7 +98,13 @@ fn left(ledger: &Ledger, receipt: &Receipt) -> Vec<String> {
     };
     let slept = receipt.rung(RungName::Sleep).is_some();
     let live = names(LedgerKind::Live);
-    let way = if slept { "free them" } else { "free them, or climb to `sleep`" };
+    let device = receipt.device.map(|id| id.to_string()).unwrap_or_default();
+    let way = match device.as_str() {
+        // The heap of a program in Python: most of it is no memory of a device.
+        "cpu" => "`lowtide.why()` names who holds tensors of it",
+        _ if slept => "free them",
+        _ => "free them, or climb to `sleep`",
+    };
     line(ledger.of(LedgerKind::Live), &format!("are live ({live}): {way}"));
     let cached = names(LedgerKind::Cached);
     line(
@@ -118,7 +124,7 @@ fn left(ledger: &Ledger, receipt: &Receipt) -> Vec<String> {
     );
     let others = names(LedgerKind::Others);
     // Nobody ends the other programs of a machine for its host memory.
-    if !receipt.device.is_some_and(|id| matches!(id.to_string().as_str(), "host" | "cpu")) {
+    if !matches!(device.as_str(), "host" | "cpu") {
         line(ledger.of(LedgerKind::Others), &format!("belong to other processes ({others})"));
     }
     if ledger.unknown_bytes.unsigned_abs() >= WORTH {

@@ -74,16 +74,21 @@ impl Analysed<'_, '_> {
         match known.map_or_else(|| self.chosen_cuts(nodes), |cut| Ok(vec![cut.clone()])) {
             Err(why) => Ok((all, Some(why))),
             Ok(cuts) => {
-                for Cut { edges, freed, collateral, .. } in cuts {
-                    let mut ends: Vec<(Node, Node)> =
-                        edges.iter().map(|edge| (edge.from, edge.to)).collect();
-                    ends.dedup();
-                    let beside = collateral.into();
-                    all.push(self.cut(&ends, &self.lost_by(&edges), node, freed.into(), beside)?);
+                for cut in cuts {
+                    all.push(self.told(&cut, node)?);
                 }
                 Ok((all, None))
             }
         }
+    }
+
+    /// Returns a cut that frees a node, for Python.
+    pub(crate) fn told(&self, cut: &Cut, node: Node) -> PyResult<Py<HeapCut>> {
+        let mut ends: Vec<(Node, Node)> =
+            cut.edges.iter().map(|edge| (edge.from, edge.to)).collect();
+        ends.dedup();
+        let lost = self.lost_by(&cut.edges);
+        self.cut(&ends, &lost, node, cut.freed.into(), cut.collateral.into())
     }
 
     /// Returns the cuts that free some nodes, in every manner.
@@ -100,7 +105,7 @@ impl Analysed<'_, '_> {
                 };
                 if can { CutCost::Cost(1) } else { CutCost::Never }
             };
-            match self.analysis.cuts(nodes, manner.most(), cost) {
+            match self.analysis.cuts(nodes, manner.most() + nodes.len() as u64 - 1, cost) {
                 Ok(cuts) => {
                     for cut in cuts {
                         if found.iter().all(|other| other.edges != cut.edges) {
@@ -206,7 +211,7 @@ impl Analysed<'_, '_> {
 
     /// Returns whether a reference leads to what a cache loses when it is cleared: not its function,
     /// and not its attributes.
-    fn is_entry(&self, edge: Edge) -> bool {
+    pub(crate) fn is_entry(&self, edge: Edge) -> bool {
         if self.heap.kind(edge.from) != Kind::Cache {
             return false;
         }
@@ -278,7 +283,7 @@ impl Analysed<'_, '_> {
     }
 
     /// Returns whether a dict has the default arguments of a function that are given by name.
-    fn are_keyword_defaults(&self, dict: Node) -> bool {
+    pub(crate) fn are_keyword_defaults(&self, dict: Node) -> bool {
         let mut holders = self.analysis.referrers(dict);
         let (first, second) = (holders.next(), holders.next());
         let Some(function) = first.filter(|_| second.is_none()) else { return false };

@@ -6,11 +6,12 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use lowtide_heap::{Analysis, Cut, Edge, Node};
+use lowtide_heap::{Analysis, Cut, Edge, Node, Path};
 use lowtide_types::Bytes;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString, PyType};
+use pyo3::types::{PyDict, PyList, PyString};
 
+use crate::answer::in_use::InUse;
 use crate::answer::results::{
     Analysed, DeadCycle, Examination, HeldObject, NativeObject, RetainedSize,
 };
@@ -29,6 +30,12 @@ const MOST_OF_IT: u64 = 95;
 const PARTS_MOST: usize = 6;
 /// Unreachable cycles that are shown.
 const DEAD_MOST: usize = 5;
+/// What has less than this part of all bytes is small.
+const SMALL_SHARE: u64 = 200;
+/// Objects of which it is looked whether others are held alike.
+const ALIKE_MOST: usize = 64;
+/// Entries of a container that are looked at.
+const ENTRIES_MOST: usize = 1_000;
 
 /// Walks the heap and answers a `_why.question.Question`.
 #[pyfunction]
@@ -66,6 +73,22 @@ struct Group {
     equal: Vec<Node>,
     /// The cut of all holders of a model.
     cut: Option<Cut>,
+    /// Objects that are held alike, if there are several.
+    alike: usize,
+    /// Whether the program has all of it by names and attributes.
+    in_use: bool,
+}
+
+impl Group {
+    fn new(node: Node, bytes: Bytes) -> Group {
+        Group { node, bytes, pieces: 0, equal: Vec::new(), cut: None, alike: 1, in_use: true }
+    }
+
+    fn add(&mut self, other: &Group) {
+        self.bytes += other.bytes;
+        self.pieces += other.pieces;
+        self.in_use &= other.in_use;
+    }
 }
 
 impl Answering<'_, '_> {
@@ -103,15 +126,14 @@ impl Answering<'_, '_> {
 
     /// Returns the objects that were asked about, each on its own.
     fn targets(&self) -> Vec<Group> {
-        let group = |node: &Node| {
-            let retained = self.found.analysis.retained(*node);
-            Group { node: *node, bytes: retained.bytes, pieces: 0, equal: Vec::new(), cut: None }
-        };
+        let group = |node: &Node| Group::new(*node, self.found.analysis.retained(*node).bytes);
         self.found.heap.targets.iter().map(group).collect()
     }
 
-    /// Returns the objects that hold device memory, largest first.
+    /// Returns the objects that hold device memory, largest first; and after them what the program uses, unless
+    /// the others are small.
     fn groups(&self) -> Vec<Group> {
+        let mut in_use = InUse::new(&self.found);
         let mut by_node: HashMap<Node, Group> = HashMap::new();
         let mut beside: HashMap<(Node, String), Node> = HashMap::new();
         for memory in &self.found.heap.memories {
@@ -122,18 +144,126 @@ impl Answering<'_, '_> {
             let node = attribute.as_ref().map_or_else(|| self.known_as(memory.node), |one| one.0);
             let first = attribute.map(|(_, of, name)| *beside.entry((of, name)).or_insert(node));
             let at = first.unwrap_or(node);
-            let empty =
-                Group { node: at, bytes: Bytes::ZERO, pieces: 0, equal: Vec::new(), cut: None };
-            let group = by_node.entry(at).or_insert(empty);
+            let group = by_node.entry(at).or_insert_with(|| Group::new(at, Bytes::ZERO));
             group.bytes += memory.bytes;
             group.pieces += 1;
+            group.in_use &= in_use.has(memory.node);
             if first.is_some() && !group.equal.contains(&node) {
                 group.equal.push(node);
             }
         }
         let mut groups: Vec<Group> = by_node.into_values().collect();
         groups.sort_by_key(|group| (std::cmp::Reverse(group.bytes), group.node));
-        self.joined(groups)
+        let mut groups = self.joined_alike(self.joined(groups));
+        self.find_current(&mut groups);
+        let all: Bytes = groups.iter().map(|group| group.bytes).sum();
+        let is_last = |group: &Group| group.in_use || group.bytes.0 * SMALL_SHARE < all.0;
+        groups.sort_by_key(|group| (is_last(group), std::cmp::Reverse(group.bytes), group.node));
+        groups
+    }
+
+    /// Notes as in use what a collection keeps as well as something else, if the most of the collection is its alone:
+    /// the current one of those that have gathered in it.
+    fn find_current(&self, groups: &mut [Group]) {
+        let is_collection = |group: &&Group| {
+            let kind = self.found.heap.kind(group.node);
+            let is_one = matches!(kind, Kind::Dict | Kind::Container | Kind::Cache);
+            is_one && group.pieces > 1 && !group.in_use
+        };
+        let collections = groups.iter().filter(is_collection);
+        let sizes: HashMap<Node, Bytes> = collections.map(|one| (one.node, one.bytes)).collect();
+        let others = groups.iter().enumerate().take(if sizes.is_empty() { 0 } else { ALIKE_MOST });
+        let others = others.filter(|(_, one)| !one.in_use && !sizes.contains_key(&one.node));
+        let mut found: HashMap<Node, Vec<usize>> = HashMap::new();
+        for (at, group) in others {
+            let paths = self.found.analysis.paths(group.node, PATHS_MOST);
+            let of = |path: &Path| path.nodes().find(|node| sizes.contains_key(node));
+            let within = paths.iter().find_map(of);
+            if let Some(within) = within.filter(|_| paths.iter().any(|path| of(path).is_none())) {
+                found.entry(within).or_default().push(at);
+            }
+        }
+        for (collection, shared) in found {
+            let bytes: Bytes = shared.iter().map(|at| groups[*at].bytes).sum();
+            let are_few = bytes.0 * 2 <= sizes[&collection].0;
+            for at in shared {
+                groups[at].in_use |= are_few;
+            }
+        }
+    }
+
+    /// Joins groups to which the entries of one container lead in the same way: objects of the same types follow
+    /// upon it.
+    fn joined_alike(&self, groups: Vec<Group>) -> Vec<Group> {
+        let mut ways: HashMap<(Node, Vec<usize>), usize> = HashMap::new();
+        let of_each = groups.iter().enumerate().map(|(at, group)| {
+            // A container is emptied by itself.
+            let kind = self.found.heap.kind(group.node);
+            let is_one = !matches!(kind, Kind::Dict | Kind::Container | Kind::Cache);
+            let is_alone = is_one && !group.in_use && group.equal.is_empty() && at < ALIKE_MOST;
+            if is_alone { self.ways(group.node) } else { Vec::new() }
+        });
+        let of_each: Vec<Vec<(Node, Vec<usize>)>> = of_each.collect();
+        for way in of_each.iter().flat_map(|own| own.iter().collect::<HashSet<_>>()) {
+            *ways.entry(way.clone()).or_default() += 1;
+        }
+        let mut joined: Vec<Group> = Vec::new();
+        let mut first: HashMap<&(Node, Vec<usize>), usize> = HashMap::new();
+        for (group, own) in groups.into_iter().zip(&of_each) {
+            let Some(way) = own.iter().find(|way| ways[*way] > 1) else {
+                joined.push(group);
+                continue;
+            };
+            let at = *first.entry(way).or_insert(joined.len());
+            if let Some(known) = joined.get_mut(at) {
+                known.add(&group);
+                known.alike += 1;
+                known.equal.push(group.node);
+            } else {
+                joined.push(Group { equal: vec![group.node], ..group });
+            }
+        }
+        joined
+    }
+
+    /// Returns each container on the paths to a node, with the types of the objects that follow upon it; the shortest
+    /// path's outermost first.
+    fn ways(&self, node: Node) -> Vec<(Node, Vec<usize>)> {
+        let (py, heap) = (self.found.py, self.found.heap);
+        let class = |node: &Node| heap.object(py, *node).map_or(0, |one| one.get_type_ptr().addr());
+        let is_container = |node: Node| match heap.kind(node) {
+            Kind::Container => true,
+            Kind::Dict => !self.found.has_attributes(node) && !self.is_record(node, &[]),
+            _ => false,
+        };
+        let paths = self.found.analysis.paths(node, PATHS_MOST);
+        let of_each = paths.iter().flat_map(|path| {
+            let nodes: Vec<Node> = path.nodes().collect();
+            // What has names is no collection, whatever collects modules.
+            let is_scope =
+                |node: &Node| self.is_scaffolding(*node) || heap.kind(*node) == Kind::Class;
+            let first = nodes.iter().rposition(is_scope).unwrap_or_default();
+            let containers = (first..nodes.len()).filter(|at| is_container(nodes[*at]));
+            let ways =
+                containers.map(|at| (nodes[at], nodes[at + 1..].iter().map(class).collect()));
+            ways.collect::<Vec<_>>()
+        });
+        of_each.collect()
+    }
+
+    /// Returns whether a list or dict is no collection of objects that are alike, but has others beside those of
+    /// these classes; of none, whether it has several classes.
+    fn is_record(&self, container: Node, classes: &[usize]) -> bool {
+        let Some(object) = self.found.heap.object(self.found.py, container) else { return false };
+        let known: Vec<usize> = if let Ok(list) = object.cast_exact::<PyList>() {
+            list.iter().take(ENTRIES_MOST).map(|one| one.get_type_ptr().addr()).collect()
+        } else if let Ok(dict) = object.cast::<PyDict>() {
+            dict.iter().take(ENTRIES_MOST).map(|(_, one)| one.get_type_ptr().addr()).collect()
+        } else {
+            return false;
+        };
+        let classes = if classes.is_empty() { &known[..known.len().min(1)] } else { classes };
+        known.iter().any(|one| !classes.contains(one))
     }
 
     /// Joins groups that have the same holders, each of which would hold them without the others: the parameters of a
@@ -179,15 +309,15 @@ impl Answering<'_, '_> {
         let (equal, others): (Vec<Group>, Vec<Group>) =
             std::mem::take(groups).into_iter().partition(is_equal);
         *groups = others;
-        let bytes: Bytes = equal.iter().map(|other| other.bytes).sum();
         let model = cut.edges.iter().map(|edge| edge.to);
         let model = model.into_iter().find(|node| self.found.heap.kind(*node) == Kind::Model);
         if equal.is_empty() {
             return;
         }
         group.equal = std::iter::once(group.node).chain(equal.iter().map(|one| one.node)).collect();
-        group.bytes += bytes;
-        group.pieces += equal.iter().map(|other| other.pieces).sum::<u64>();
+        for other in &equal {
+            group.add(other);
+        }
         group.node = model.unwrap_or(group.node);
         group.cut = model.map(|model| self.nearer(cut, &cuts[0], model, &group.equal));
     }
@@ -235,8 +365,7 @@ impl Answering<'_, '_> {
             return false;
         }
         for part in groups.extract_if(.., |one| parts.contains(&one.node)) {
-            group.bytes += part.bytes;
-            group.pieces += part.pieces;
+            group.add(&part);
         }
         group.equal = all;
         if let Some(model) = models.first().filter(|_| !parts.is_empty()) {
@@ -248,10 +377,7 @@ impl Answering<'_, '_> {
     /// Returns the outermost model that has an object as its parameter, by this holder.
     fn model_around(&self, holder: Node, parameter: Node) -> Option<Node> {
         let kind = |node: &Node| self.found.heap.kind(*node);
-        let class = self.found.heap.object(self.found.py, parameter)?.get_type();
-        let is_parameter = class.mro().iter().any(|one| {
-            one.cast::<PyType>().is_ok_and(|one| one.name().is_ok_and(|name| name == "Parameter"))
-        });
+        let is_parameter = self.found.is_of_class(parameter, "Parameter");
         let above = self.found.analysis.dominators(holder).filter(|_| is_parameter);
         let above = above.take_while(|one| matches!(kind(one), Kind::Dict | Kind::Model));
         above.filter(|one| kind(one) == Kind::Model).last()
@@ -320,7 +446,8 @@ impl Answering<'_, '_> {
             self.found.analysis.dominator(**part) == Some(node)
                 && self.found.analysis.retained(**part).bytes > Bytes::ZERO
         };
-        let parts: Vec<Kind> = parts.iter().filter(has_some).map(|part| heap.kind(*part)).collect();
+        let nodes: Vec<Node> = parts.iter().filter(has_some).copied().collect();
+        let parts: Vec<Kind> = nodes.iter().map(|part| heap.kind(*part)).collect();
         let has_few = parts.len() <= PARTS_MOST;
         let is_model = |kind: &Kind| *kind == Kind::Model;
         match heap.kind(node) {
@@ -332,13 +459,12 @@ impl Answering<'_, '_> {
                 has_few && parts.iter().any(|kind| *kind != Kind::Tensor)
             }
             Kind::Dict | Kind::Container => {
-                let object = heap.object(self.found.py, node);
-                let is_mixed = object.is_some_and(|one| {
-                    let list = one.cast_exact::<PyList>().map(PyListMethods::len).ok();
-                    let len = one.cast::<PyDict>().map(PyDictMethods::len).ok().or(list);
-                    len.is_some_and(|len| len > parts.len())
-                });
-                has_few && (is_mixed || parts.iter().any(is_model))
+                let class = |part: &Node| heap.object(self.found.py, *part);
+                let classes = nodes.iter().filter_map(class).map(|one| one.get_type_ptr().addr());
+                let classes: Vec<usize> = classes.collect();
+                let are_models = parts.iter().any(is_model)
+                    && (heap.kind(node) == Kind::Dict || !parts.iter().all(is_model));
+                has_few && (are_models || self.is_record(node, &classes))
             }
             _ => false,
         }
@@ -348,7 +474,10 @@ impl Answering<'_, '_> {
     fn is_scaffolding(&self, node: Node) -> bool {
         let is_list =
             self.found.heap.nodes.addresses[node.index()] == self.at_exit && self.at_exit != 0;
-        is_list || self.found.heap.kind(node).is_scaffolding()
+        let kind = self.found.heap.kind(node);
+        // An exception or the program keeps a frame that does not run.
+        let is_kept = kind == Kind::Frame && !self.found.heap.nodes.roots.contains_key(&node);
+        is_list || (kind.is_scaffolding() && !is_kept)
     }
 
     /// Returns for each of these, which dominates those before it, whether it is one thing: a
@@ -356,12 +485,16 @@ impl Answering<'_, '_> {
     /// part of it.
     fn wholes(&self, chain: &[Node]) -> Vec<bool> {
         let (mut all_tensors, mut all_parts) = (true, true);
-        let mut below = Kind::Memory;
+        let (mut farther, mut below) = (Kind::Memory, Kind::Memory);
+        let mut is_of_result = false;
         let is_whole = chain.iter().map(|node| {
             let kind = self.found.heap.kind(*node);
             // The attribute of a parameter is no part of it.
             all_parts &= (below, kind) != (Kind::Dict, Kind::Tensor);
-            below = kind;
+            // Nor is a result among its attributes, with what the graph of that has saved.
+            all_parts &= !(is_of_result && kind == Kind::Model);
+            is_of_result = (farther, below, kind) == (Kind::Tensor, Kind::Tensor, Kind::Dict);
+            (farther, below) = (below, kind);
             let is_whole = match kind {
                 Kind::Tensor => all_tensors,
                 Kind::Model => all_parts,
@@ -375,10 +508,13 @@ impl Answering<'_, '_> {
     }
 
     fn held(&self, group: &Group, dead: &Dead) -> PyResult<Py<HeldObject>> {
-        let Group { node, bytes, pieces, ref equal, ref cut } = *group;
+        let Group { node, bytes, pieces, ref equal, ref cut, alike, in_use } = *group;
         let nodes = if equal.is_empty() { &[node][..] } else { equal };
         let (cuts, why_no_cut) =
             self.found.cuts(nodes, (pieces > 0).then_some(bytes), cut.as_ref())?;
+        let is_whole = pieces > 1 && equal.is_empty();
+        let below = if is_whole { self.found.cuts_below(node) } else { Vec::new() };
+        let below = below.iter().map(|cut| self.found.told(cut, node)).collect::<PyResult<_>>()?;
         let mut paths = self.found.analysis.paths(node, PATHS_MOST);
         if let Some(first) = equal.first().filter(|first| **first != node) {
             // What holds them beside their model.
@@ -391,12 +527,15 @@ impl Answering<'_, '_> {
             object: self.found.object(node).or_else(|| self.of_memory(node)),
             bytes: bytes.0,
             pieces,
+            alike,
+            in_use: in_use && pieces > 0,
             reached: self.found.analysis.is_reached(node),
             collected: dead.is_collected(node),
             hidden: self.found.heap.hidden(node),
             frozen: self.found.heap.is_frozen(node),
             paths: self.found.list(paths)?,
             cuts: self.found.list(cuts)?,
+            below: self.found.list(below)?,
             why_no_cut: why_no_cut.map(|why| why.to_string()),
         };
         Py::new(self.found.py, held)

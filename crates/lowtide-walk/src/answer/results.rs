@@ -30,7 +30,7 @@ traversed! {
     HeapPath: objects;
     CutEdge: held, paths;
     HeapCut: edges;
-    HeldObject: object, paths, cuts;
+    HeldObject: object, paths, cuts, below;
     DeadCycle: head;
     NativeObject: object;
     Examination: held, dead, native;
@@ -158,6 +158,10 @@ pub struct HeldObject {
     pub(crate) bytes: u64,
     /// The number of pieces of memory.
     pub(crate) pieces: u64,
+    /// How many objects are held alike, this one included: paths of the same kind lead to them.
+    pub(crate) alike: usize,
+    /// Whether the program has all of it by names and attributes, as it has a model.
+    pub(crate) in_use: bool,
     /// Whether a root reaches it.
     pub(crate) reached: bool,
     /// Whether the collector frees it, if only unreachable objects refer to it.
@@ -170,6 +174,8 @@ pub struct HeldObject {
     pub(crate) paths: Py<PyList>,
     /// Cuts that free it, the one that frees the least beside it first.
     pub(crate) cuts: Py<PyList>,
+    /// Cuts of entries below it that free nearly all of its memory: its own entries first.
+    pub(crate) below: Py<PyList>,
     /// Why there is no cut.
     pub(crate) why_no_cut: Option<String>,
 }

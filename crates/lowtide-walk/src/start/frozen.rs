@@ -19,7 +19,7 @@ use pyo3::types::{PyList, PyType};
 
 use crate::ask::object::{class_of, count_of, is_below, is_immortal, object};
 use crate::safety::own_references::list_of;
-use crate::start::collector::{Collector, Interpreter, Links, Matching, is_tracked, next};
+use crate::start::collector::{Collector, Links, Matching, is_tracked, next};
 
 /// How many objects are tried as a start. An object that another thread is collecting is in no list
 /// either.
@@ -56,19 +56,6 @@ pub fn objects_of_type<'py>(
         found.extend(frozen.filter(|one| is_it(class_of(one.as_ptr()))));
     }
     list_of(py, found)
-}
-
-/// Returns whether an object is frozen: the collector tracks it, and does not list it.
-#[pyfunction]
-pub fn is_frozen(interpreter: &Bound<'_, PyAny>, object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    if !is_tracked(object.as_ptr().expose_provenance()) {
-        return Ok(false);
-    }
-    let interpreter: Interpreter<'_> = interpreter.extract()?;
-    let mut is_listed = false;
-    let collector = Collector::new(object.py(), interpreter)?;
-    collector.listed()?.each(|at| is_listed |= at == object.as_ptr());
-    Ok(!is_listed)
 }
 
 /// Returns every frozen object, of which there are `count`, or `None` if no ring of so many has one of the first

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .naming.cuts import Keys
 
 _SHOWN_HELD = 12
-_SMALL_SHARE = 200
+SMALL_SHARE = 200
 """Objects with less than this part of all bytes are counted together."""
 _SHOWN_PATHS = 3
 _SHOWN_STEPS = 3
@@ -73,6 +73,7 @@ class Cut(Data):
     _apply: Callable[[Sequence[Cut]], int] | None = None
     _keys: Keys = frozenset()
     _unfreezes: bool = False
+    _collects: bool = False
     _pieces: frozenset[int] = frozenset()
 
     @property
@@ -81,7 +82,7 @@ class Cut(Data):
 
         It cannot cut a variable of a running function, for example: only the function itself can.
         """
-        return bool(self.steps) and all(step.can_apply for step in self.steps)
+        return (bool(self.steps) or self._collects) and all(one.can_apply for one in self.steps)
 
     def apply(self) -> None:
         """Finds the references again and cuts them.
@@ -103,18 +104,29 @@ class Cut(Data):
             return self._sentence(_SHOWN_STEPS)
         if self.steps[0].by_hand and len(self.steps) == 1:
             return f"lowtide.cut({self.number}), or by hand: {shorten(self.steps[0].action)}"
+        return f"lowtide.cut({self.number})  # {self._does()}"
+
+    def _does(self) -> str:
+        """Returns what it does, as people say it."""
         by_place: dict[str, list[str]] = {}
+        are_tasks = all(CANCELLED in step.action for step in self.steps)
         for step in self.steps:
-            by_place.setdefault(step.path.rpartition("[")[0] or step.path, []).append(step.path)
+            # Code that waits is known by its name, the value of a context variable by the variable.
+            path, _, words = step.path.partition("  # ")
+            if step.kind in ("context", "local") and words:
+                by_place.setdefault(words, []).append(words)
+            else:
+                place = path.rpartition("[")[0].removeprefix("list(").removesuffix(".values())")
+                by_place.setdefault(place or step.path, []).append(step.path)
+        entry = "tasks in" if are_tasks else "entries of"
         dropped = [
-            shorten(paths[0]) if len(paths) == 1 else f"{len(paths)} entries of {shorten(place)}"
+            shorten(paths[0]) if len(paths) == 1 else f"{len(paths)} {entry} {shorten(place)}"
             for place, paths in by_place.items()
         ]
         more = len(dropped) - _SHOWN_STEPS
         dropped[_SHOWN_STEPS:] = [f"{more:,} more"] if more > 0 else []
-        is_task = any(CANCELLED in step.action for step in self.steps)
-        verb = "cancels the task:" if is_task else "drops"
-        return f"lowtide.cut({self.number})  # {verb} {', '.join(dropped)}"
+        one = "the task in " if len(self.steps) == 1 else ""
+        return (f"cancels {one}" if are_tasks else "drops ") + ", ".join(dropped)
 
     def _sentence(self, most: int) -> str:
         """Returns what a person does, as one sentence: code stands in quotation marks."""
@@ -146,8 +158,9 @@ class Held(Data):
     `holders` are the references that keep it alive, one for each path, and `path` is the shortest
     of those paths. `invisible` counts references that cannot be seen from Python: native code has
     them, or a function that is running right now. `in_graph` is true if an autograd graph holds memory
-    of it. `cuts` begins with the one that frees the least beside it. If there is none, `why_no_cut`
-    says why, and `by_hand` what to do.
+    of it. `alike` objects are held in the same way, this one included. `in_use` is true if the program has
+    it by names and attributes alone, as it has a model: `cut("all")` leaves it. `cuts` begins with
+    the one that frees the least beside it. If there is none, `why_no_cut` says why, and `by_hand` what to do.
     """
 
     path: str
@@ -161,6 +174,8 @@ class Held(Data):
     why_no_cut: str | None
     by_hand: str | None
     in_graph: bool = False
+    alike: int = 1
+    in_use: bool = False
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -170,7 +185,9 @@ class Held(Data):
     def row(self) -> tuple[str, str, str]:
         """Returns the size, the object, and what to do about it."""
         pieces = f", {counted(self.tensors, 'piece')}" if self.tensors > 1 else ""
-        what = f"{shorten(self.path)} ({self.type}{pieces})"
+        alike = f" and {self.alike - 1:,} alike" if self.alike > 1 else ""
+        what = f"{shorten(self.path)}{alike} ({self.type}{pieces})"
+        what += ", in use" if self.in_use else ""
         if self.in_graph and not self.path.startswith(GRAPH_OF):
             what += f", held by the {GRAPH_OF}{shorten(self._graph())}"
         to_do, number = self.remedy(), self.cuts[0].number if self.cuts else None
@@ -275,19 +292,21 @@ class Action(Data):
     """What frees memory that no Python object holds, and how many bytes that is expected to be.
 
     `action` is a Python statement that runs as it stands; or, if `by_hand`, a sentence for a person.
-    `about` says what the memory is.
+    `about` says what the memory is. `lowtide.cut(number)` does it, where it has a number.
     """
 
     action: str
     bytes: int | None
     about: str = ""
     by_hand: bool = False
+    number: int | None = None
 
     def line(self) -> str:
         """Returns one line: what to do, and what that frees."""
         expected = "" if self.bytes is None else f" → frees {mib(self.bytes)}"
         about = f" ({self.about})" if self.about else ""
-        return _line("by hand" if self.by_hand else "do", f"{self.action}{expected}{about}")
+        head = f"cut {self.number}" if self.number else "by hand" if self.by_hand else "do"
+        return _line(head, f"{self.action}{expected}{about}")
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -329,7 +348,12 @@ class Answer(Data):
 
     def __str__(self) -> str:
         shown = shown_of(self.held)
-        lines = [line for held in self.held[:shown] for line in held.lines()]
+        held = [one for one in self.held[:shown] if not one.in_use]
+        used = [one for one in self.held[:shown] if one.in_use]
+        collected = [one for one in self.actions if one.number]
+        lines = [line for one in held for line in one.lines()]
+        lines += [one.line() for one in self.dead] + [one.line() for one in collected]
+        lines += [line for one in used for line in one.lines()]
         return "\n".join([self._displayed(), *lines, *self._rest(shown)])
 
     def __repr__(self) -> str:
@@ -380,19 +404,18 @@ class Answer(Data):
         if more:
             more_bytes = self.rest_bytes + sum(held.bytes for held in not_shown)
             lines.append(_line(mib(more_bytes), counted(more, "more object")))
-        lines += [dead.line() for dead in self.dead]
         if not any(held.path.startswith(NATIVE_ROOT) for held in self.held):
             # What native code holds is among the held objects, with its path.
             lines += [native.line() for native in self.native]
-        if not lines and not shown and self.has_device:
+        if not lines and not shown and not self.dead and self.has_device:
             lines.append("  nothing holds any memory")
         if len(self.plan.cuts) > 1:
             lines.append(_line("plan", self.plan.line()))
-        lines += [action.line() for action in self.actions]
+        lines += [action.line() for action in self.actions if not action.number]
         return lines + [f"  note: {note}" for note in self.notes]
 
 
 def shown_of(held: Sequence[Held]) -> int:
     """Returns how many of the largest objects an answer shows, with a number for the cut of each."""
-    least = sum(one.bytes for one in held) / _SMALL_SHARE
+    least = sum(one.bytes for one in held) / SMALL_SHARE
     return sum(one.bytes >= least for one in held[:_SHOWN_HELD])

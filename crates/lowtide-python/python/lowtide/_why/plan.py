@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .answer import Cut
 
 _MOST_PLANS = 4
+_NEARLY = 0.95
+"""A cut of a later object is no part of a plan if the others free this part of what it frees."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -66,13 +68,23 @@ def cuts_text(numbers: Sequence[int]) -> str:
     return f"cuts {', '.join(first)} and {last}" if first else f"cut {last}"
 
 
-def smallest(frees: dict[int, frozenset[int]]) -> tuple[int, ...]:
-    """Returns the cuts without which less would be freed, of some given by the pieces that they free."""
+def smallest(frees: dict[int, frozenset[int]], sizes: dict[int, int]) -> tuple[int, ...]:
+    """Returns the cuts without which less would be freed, of some given by the pieces that they free; without those of
+    the last objects that alone free next to nothing."""
     kept = dict(frees)
-    for number in sorted(frees, key=lambda number: len(frees[number])):
-        others = [pieces for other, pieces in kept.items() if other != number]
-        if kept[number] <= frozenset().union(*others):
-            del kept[number]
+
+    def size(pieces: Iterable[int]) -> int:
+        return sum(sizes[piece] for piece in pieces)
+
+    for is_nearly, order in (
+        (_NEARLY, sorted(frees, reverse=True)),
+        (1.0, sorted(frees, key=lambda number: len(frees[number]))),
+    ):
+        for number in order:
+            others = frozenset().union(*(one for at, one in kept.items() if at != number))
+            own = kept.get(number, frozenset())
+            if size(own & others) >= is_nearly * size(own):
+                kept.pop(number, None)
     return tuple(sorted(kept))
 
 

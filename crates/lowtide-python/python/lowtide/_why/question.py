@@ -121,13 +121,9 @@ class Question:
         self.kept = roots()
         self.at_exit = list_number()
         self.limit_s = None if until is None else max(0.0, until - time.monotonic())
-        self.nested, self.own_types = False, list[type]()
-        if not is_alone():
-            self.nest()
-
-    def nest(self) -> None:
-        """Has the walk leave out what another examination holds, which is not at its end."""
-        self.nested, self.own_types = True, _own_types()
+        # The walk leaves out what another examination holds, which is not at its end.
+        self.nested = not is_alone()
+        self.own_types = _own_types() if self.nested else []
 
     def ask(self) -> Examination:
         """Asks. Where only native code seems to have an object, its owner is looked for among many small ones."""

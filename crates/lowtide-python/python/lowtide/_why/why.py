@@ -102,7 +102,7 @@ class Asking:
             found = self.ask()
             waited_s = time.perf_counter() - asked
             name = self._device
-            naming = Naming(found, self.apply, scope, name)
+            naming = Naming(found, self.apply, scope)
             answer = naming.answer(self._seen(), name, text, waited_s)
             del found
         if is_default and name == "cpu":
@@ -142,7 +142,7 @@ class Asking:
         """Returns the references of some cuts in the order in which they are cut. Raises LookupError if one has
         changed, and TypeError if one cannot be cut from here."""
         wanted = {key for one in cuts for key in one._keys}
-        naming = Naming(self.ask(), self.apply, device=self._device)
+        naming = Naming(self.ask(), self.apply)
         steps: dict[ReferenceKey, NamedStep] = {}
         for step in naming.steps(self._besides()):
             if step.key in wanted:

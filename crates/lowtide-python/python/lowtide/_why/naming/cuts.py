@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from types import CellType, FunctionType, MethodType, ModuleType
+from types import AsyncGeneratorType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from ..._native import HeapCut, HeldObject, printable
@@ -28,7 +28,6 @@ from ..references.look import (
 from ..references.reference import Reference
 from ..references.shell import FAILED_CELL, OUTPUT, is_part
 from ..references.tensors import is_tensor, leaves_with_gradient_graph
-from .below import CutBelow
 from .code import Code, Statement, fill, is_plain, is_readable, joined
 from .path import NamedPath
 
@@ -38,6 +37,8 @@ _CLEARED = ("cache", "cache entry", OUTPUT)
 _MOVING = ("element", "item", "key", "queued", "weak value")
 _ENTRIES = (*_MOVING, "cache entry", "context", "scheduled call", "registered hook")
 _EMPTIED = (dict, list, set, collections.deque, collections.OrderedDict, collections.defaultdict)
+_ENDED = (CANCELLED, ".aclose()")
+"""Is in what ends code that waits."""
 _OWN_CLEAR = {"_pickle.Pickler": "clear_memo", "pickle._Pickler": "clear_memo"}
 """Objects of the standard library that go on when they are emptied, by what they have for it."""
 _PLAIN = (dict, list, tuple, set, frozenset, CellType, MethodType)
@@ -77,14 +78,10 @@ class Cuts:
     `apply` cuts the references of a cut later."""
 
     def __init__(
-        self,
-        path: Callable[..., NamedPath],
-        apply: Callable[[Sequence[Cut]], int] | None = None,
-        below: dict[int, CutBelow] | None = None,
+        self, path: Callable[..., NamedPath], apply: Callable[[Sequence[Cut]], int] | None = None
     ) -> None:
         self._path = path
         self._apply = apply
-        self._known_below = below or {}
 
     def of(self, held: HeldObject) -> tuple[Cut, ...]:
         """Returns the cuts of an object, the gentlest first; those that are statements before those
@@ -92,7 +89,7 @@ class Cuts:
         below, emptied = self._below(held), self._emptied(held)
         cuts = [one for one in held.cuts if not any(is_part(edge.held) for edge in one.edges)]
         made = [self._cut(held, one, self._steps(one, held.object)) for one in cuts]
-        if below is not None and not (emptied and _is_full(held)):
+        if below is not None and not (emptied and self._are_all(held, below[1])):
             made.insert(0, self._cut(held, *below))
             # It is what the row is about.
             made[0].goes = tuple(one for one in made[0].goes if one not in ("Tensor", "Parameter"))
@@ -119,24 +116,30 @@ class Cuts:
 
     def steps(self, held: HeldObject) -> list[NamedStep]:
         """Returns the steps of all cuts of an object."""
-        below = self._known_below.get(id(held.object))
-        cuts: list[HeapCut | CutBelow] = [*held.cuts] if below is None else [below, *held.cuts]
-        each = [self._steps(cut, held.object) for cut in cuts]
+        each = [self._steps(cut, held.object) for cut in [*held.below, *held.cuts]]
         first = self._gradient_steps(held) + self._emptied(held)
         return first + [step for steps in each for step in steps]
 
-    def _below(self, held: HeldObject) -> tuple[CutBelow, list[NamedStep]] | None:
+    def _below(self, held: HeldObject) -> tuple[HeapCut, list[NamedStep]] | None:
         """Returns the cut below an object that takes entries from containers, or cancels tasks: its own entries, unless
         it is an inner part of a library."""
-        cut = self._known_below.get(id(held.object))
-        return None if cut is None else (cut, self._steps(cut, held.object))
+        is_inner = any(_is_inner(self._path(path)) for path in held.paths)
+        for cut in reversed(held.below) if is_inner or _has_tasks(held.object) else held.below:
+            steps = self._steps(cut, held.object)
+            entries = [
+                one.step.kind in _ENTRIES or any(end in one.step.action for end in _ENDED)
+                for one in steps
+                if one.step.can_apply
+            ]
+            if all(entries) and len(entries) == len(steps):
+                return cut, steps
+        return None
 
-    def drops_entries(self, cut: HeapCut, target: object) -> bool:
-        """Returns whether a cut takes entries from containers, or cancels tasks."""
-        return all(
-            one.step.can_apply and (one.step.kind in _ENTRIES or CANCELLED in one.step.action)
-            for one in self._steps(cut, target)
-        )
+    def _are_all(self, held: HeldObject, steps: list[NamedStep]) -> bool:
+        """Returns whether some steps drop all entries of a container, so that it may be emptied. Tasks are cancelled
+        instead."""
+        are_own = all(step.key.holder_id == id(held.object) for step in steps)
+        return are_own and len(held.object) <= len(steps) and not _has_tasks(held.object)
 
     def of_path(self, path: NamedPath, held: HeldObject) -> Cut | None:
         """Returns the cut of one path, as near to its end as is gentle; None if a person has to do it."""
@@ -195,9 +198,7 @@ class Cuts:
                 return [_step(path.text(), drop, ReferenceKey(id(model.held()), name, 0), "", code)]
         return []
 
-    def _cut(
-        self, held: HeldObject, found: HeapCut | CutBelow | None, steps: list[NamedStep]
-    ) -> Cut:
+    def _cut(self, held: HeldObject, found: HeapCut | None, steps: list[NamedStep]) -> Cut:
         """Returns the cut of an object that consists of some steps. `found` tells what they free, and whether garbage
         has to be collected."""
         gradients = self._gradient_steps(held) if found is not None else []
@@ -229,7 +230,7 @@ class Cuts:
             cut._unfreezes, cut._pieces = found.unfreezes, frozenset(found.pieces)
         return cut
 
-    def _steps(self, cut: HeapCut | CutBelow, target: object) -> list[NamedStep]:
+    def _steps(self, cut: HeapCut, target: object) -> list[NamedStep]:
         edges = [edge for edge in cut.edges if edge.paths]
         ends = {(id(edge.paths[0].objects[-1]), id(edge.held)) for edge in edges}
         steps: list[NamedStep] = []
@@ -296,7 +297,7 @@ class Cuts:
                 action=action,
                 by_hand=statement is None,
                 kind="reference" if last is None else last.kind,
-                can_apply=last is not None and last.can_cut,
+                can_apply=(cutting := path.cutting(last)) is not None and cutting.can_cut,
             )
             name = "" if last is None else last.step
             # torch makes a new Python object of a gradient when it is asked for one.
@@ -307,22 +308,16 @@ class Cuts:
                 key = ReferenceKey(0, name, id(held))
             elif step.kind == FAILED_CELL:
                 key, goes = ReferenceKey(0, name, 0), ""
-            steps.append(NamedStep(step, key, statement, last, goes, is_entry, path.passed))
+            steps.append(NamedStep(step, key, statement, cutting, goes, is_entry, path.passed))
         return steps
 
 
-def _is_full(held: HeldObject) -> bool:
-    """Returns whether each item of a container holds memory, so that it may be emptied. Tasks are cancelled
-    instead."""
-    is_container = any(type(held.object) is kind for kind in _EMPTIED)
-    return is_container and len(held.object) <= held.pieces and not _has_tasks(held.object)
-
-
 def _has_tasks(container: Any) -> bool:
-    """Returns whether tasks that have not ended are items of a container."""
+    """Returns whether code that its loop has to end is among the items of a container: tasks that have not ended, or
+    generators."""
     items = dict.values(container) if is_a(container, dict) else container
     is_container = any(type(container) is kind for kind in _EMPTIED)
-    return is_container and any(is_pending(one) for one in items)
+    return is_container and any(is_pending(one) or type(one) is AsyncGeneratorType for one in items)
 
 
 def _is_inner(path: NamedPath) -> bool:

@@ -15,16 +15,16 @@ from ..._native import Examination, HeapPath, HeldObject, Holder
 from ..._runtime.data import counted, mib
 from ..._runtime.torch import torch
 from .. import rare
-from ..answer import Action, Answer, Cut, Dead, Held, Native, shown_of
+from ..answer import SMALL_SHARE, Action, Answer, Cut, Dead, Held, Native, shown_of
 from ..interpreter import name_of, registered_at
 from ..plan import Plan, smallest
 from ..references.contexts import thread_name
 from ..references.look import AnyDict, full_type_name, is_a, module_value, type_name
 from ..references.shell import OUTPUT
 from ..references.tensors import has_graph
-from .below import CutBelow, cuts_below
 from .cuts import Cuts, NamedStep
 from .path import NamedPath
+from .used import is_used
 from .words import Root
 
 _WORTH_BYTES = 1 << 20
@@ -40,11 +40,8 @@ class Naming:
         found: Examination,
         apply: Callable[[Sequence[Cut]], int] | None = None,
         scope: AnyDict | None = None,
-        device: str | None = None,
     ) -> None:
         self._found = found
-        self._device = device
-        self._below: dict[int, CutBelow] = {}
         self._apply = apply
         self._scope = scope
         # A copy: threads begin and end meanwhile.
@@ -56,10 +53,10 @@ class Naming:
     ) -> Answer:
         """Returns the whole answer. `target` is the type of the object that was asked about."""
         found = self._found
-        self._below = cuts_below(found.held, self._device, Cuts(self.path).drops_entries)
-        held = tuple(self._held(held) for held in found.held)
+        held = in_turn([self._held(held) for held in found.held])
+        actions = tuple(self._actions(device))
         return Answer(
-            plan=self.plan(one.cuts[0] for one in held[: shown_of(held)] if one.cuts),
+            plan=self._plan_of(held[: shown_of(held)], actions),
             device=device_name,
             has_device=device is not None or device_name in (None, "cpu"),
             target=target,
@@ -83,7 +80,7 @@ class Naming:
                 for one in found.native
                 if name_of(one.object) is None and not rare.is_list(one.object)
             ),
-            actions=tuple(self._actions(device)),
+            actions=actions,
             notes=tuple(self._notes(device, device_name, target)),
             objects=found.objects,
             frozen_objects=found.frozen_objects,
@@ -148,9 +145,29 @@ class Naming:
         texts = [path.text() for path in paths]
         return dict(zip(texts, paths)), Counter(texts)
 
-    def plan(self, cuts: Iterable[Cut], held_bytes: int | None = None) -> Plan:
+    def _plan_of(self, held: Sequence[Held], actions: Sequence[Action]) -> Plan:
+        """Returns the first cut of each object as a plan, and the collection; without what is in use, unless nothing
+        else is held."""
+        dead = [self._collecting(one) for one in actions if one.number]
+        is_other = bool(dead) or any(one.cuts and not one.in_use for one in held)
+        leave = [id(one.cuts[0]) for one in held if one.cuts and one.in_use and is_other]
+        each = [one.cuts[0] for one in held if one.cuts]
+        used = [one for one in each if id(one) in leave]
+        plan = self.plan([*(one for one in each if one not in used), *dead, *used], leave=leave)
+        for action, one in zip((one for one in actions if one.number), dead):
+            action.number = one.number
+        return plan
+
+    def _collecting(self, action: Action) -> Cut:
+        cut = Cut((), action.action, 0, action.bytes or 0, _apply=self._apply, _collects=True)
+        cut._unfreezes = "unfreeze" in action.action
+        return cut
+
+    def plan(
+        self, cuts: Iterable[Cut], held_bytes: int | None = None, leave: Sequence[int] = ()
+    ) -> Plan:
         """Numbers the cuts that can be applied, and returns them as a plan. With `held_bytes`, all of them are
-        needed to free so many."""
+        needed to free so many. Those of these ids can be applied, but are no part of it."""
         numbered = tuple(one for one in cuts if one.can_apply)
         for number, one in enumerate(numbered, start=1):
             one.number = number
@@ -160,19 +177,19 @@ class Naming:
         frees = {
             number: one._pieces or frozenset({-number})
             for number, one in enumerate(numbered, start=1)
+            if id(one) not in leave
         }
         if held_bytes is not None or len(frees) == 1:
-            size = sum(one.freed_bytes - one.kept_bytes for one in numbered)
+            size = sum(one.freed_bytes - one.kept_bytes for one in numbered if one.number in frees)
             return Plan(numbered, tuple(frees), held_bytes or size, _apply=self._apply)
-        needed = smallest(frees)
-        size = sum(sizes[piece] for piece in frozenset().union(*frees.values()))
+        needed = smallest(frees, sizes)
+        size = sum(sizes[piece] for piece in frozenset().union(*(frees[one] for one in needed)))
         size -= sum(one.kept_bytes for one in numbered if one.number in needed)
         return Plan(numbered, needed, size, _apply=self._apply)
 
     def steps(self, besides: object = None) -> Iterator[NamedStep]:
         """Yields the steps of all cuts, to find them again."""
-        below = cuts_below(self._found.held, self._device, Cuts(self.path).drops_entries)
-        naming = Cuts(self.path, None, below)
+        naming = Cuts(self.path)
         for held in self._found.held:
             yield from naming.steps(held)
             for path in self._paths(held, besides)[0].values():
@@ -202,7 +219,7 @@ class Naming:
         holders = self.holders(held)
         by_hand = _why_for_ever(held.object)
         is_cut = held.reached and by_hand is None
-        cuts = Cuts(self.path, self._apply, self._below).of(held) if is_cut else ()
+        cuts = Cuts(self.path, self._apply).of(held) if is_cut else ()
         if held.reached and not cuts and by_hand is None:
             first = [self.path(path).by_hand() for path in held.paths[:1]]
             by_hand = first[0] if first else held.why_no_cut
@@ -218,15 +235,18 @@ class Naming:
             why_no_cut=held.why_no_cut if held.reached else None,
             by_hand=by_hand,
             in_graph=held.pieces > 1 and _is_in_graph(held),
+            alike=held.alike,
+            in_use=is_used(held, [self.path(path) for path in held.paths]),
         )
 
     def _actions(self, device: Device | None) -> list[Action]:
         actions = []
         dead, frozen = self._found.collected_bytes, self._found.unfrozen_bytes
         if dead:
-            actions.append(Action("import gc; gc.collect()", dead))
+            actions.append(Action("import gc; gc.collect()", dead, number=1))
         if frozen:
-            actions.append(Action("import gc; gc.unfreeze(); gc.collect()", frozen))
+            text = "import gc; gc.unfreeze(); gc.collect()"
+            actions.append(Action(text, frozen, number=1))
         if device is not None:
             actions += self._beyond_python(device)
         return actions
@@ -273,6 +293,12 @@ class Naming:
         if torch() is None and target is None:
             notes.append("torch is not imported, so there are no tensors to find")
         return notes
+
+
+def in_turn(held: Sequence[Held]) -> tuple[Held, ...]:
+    """Returns what is held, the largest first; and after it what is in use."""
+    least = sum(one.bytes for one in held) / SMALL_SHARE
+    return tuple(sorted(held, key=lambda one: (one.in_use or one.bytes < least, -one.bytes)))
 
 
 def _is_in_graph(held: HeldObject) -> bool:

@@ -251,6 +251,12 @@ class NamedPath:
         path = None if holder is None else holder.then(reference)
         return fill(reference, holder, path)
 
+    def cutting(self, last: Reference | None) -> Reference | None:
+        """Returns the reference that is cut: of a variable of a task's code, that of the task."""
+        edges = self._edges_to(last)
+        task = self._task_of(edges)
+        return last if task is None else edges[task].reference
+
     def _task_of(self, edges: list[Edge]) -> int | None:
         """Returns the edge from a task to the code in which the last reference is, or None."""
         if not edges or edges[-1].reference.kind not in _OF_CODE:

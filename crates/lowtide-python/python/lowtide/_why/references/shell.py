@@ -23,8 +23,12 @@ _traceback = class_dict(BaseException)["__traceback__"].__get__
 
 def running_shell() -> Any:
     """Returns the shell of IPython, or None."""
-    shell = module_value("IPython.core.interactiveshell", "InteractiveShell")
-    return None if shell is None else shell.__dict__.get("_instance")
+    kind = module_value("IPython.core.interactiveshell", "InteractiveShell")
+    if kind is None:
+        return None
+    # One that somebody has made by hand is not the instance of its class.
+    made = getattr(module_value("__main__", "get_ipython"), "__self__", None)
+    return kind.__dict__.get("_instance") or (made if is_a(made, kind) else None)
 
 
 def user_names(shell: Any) -> AnyDict:
