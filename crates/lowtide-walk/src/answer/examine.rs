@@ -486,14 +486,17 @@ impl Answering<'_, '_> {
     fn wholes(&self, chain: &[Node]) -> Vec<bool> {
         let (mut all_tensors, mut all_parts) = (true, true);
         let (mut farther, mut below) = (Kind::Memory, Kind::Memory);
-        let mut is_of_result = false;
+        let (mut is_of_result, mut is_parameter) = (false, false);
         let is_whole = chain.iter().map(|node| {
             let kind = self.found.heap.kind(*node);
             // The attribute of a parameter is no part of it.
             all_parts &= (below, kind) != (Kind::Dict, Kind::Tensor);
             // Nor is a result among its attributes, with what the graph of that has saved.
             all_parts &= !(is_of_result && kind == Kind::Model);
-            is_of_result = (farther, below, kind) == (Kind::Tensor, Kind::Tensor, Kind::Dict);
+            // What a parameter has beside it is its gradient.
+            is_of_result =
+                (farther, below, kind) == (Kind::Tensor, Kind::Tensor, Kind::Dict) && !is_parameter;
+            is_parameter = kind == Kind::Tensor && self.found.is_of_class(*node, "Parameter");
             (farther, below) = (below, kind);
             let is_whole = match kind {
                 Kind::Tensor => all_tensors,
