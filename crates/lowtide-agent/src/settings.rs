@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lowtide::SystemClock;
+use lowtide_proto::helper::Target;
 use lowtide_proto::share::Priority;
 use lowtide_proto::{MemoryCap, Obstacle};
 use lowtide_release::{Idle, IdleOptions, parse_time};
@@ -50,6 +51,13 @@ pub(crate) fn wait() -> Duration {
         say!("{name}={text} is not a time such as 30s or 5m; the limit is {default:?}");
         default
     })
+}
+
+/// Returns the first process of the run, as `LOWTIDE_FAMILY` says: its processes are one program. `None` for one that is
+/// apart.
+pub(crate) fn family() -> Option<Target> {
+    let text = variables::text("LOWTIDE_FAMILY").filter(|text| !text.is_empty())?;
+    text.parse().inspect_err(|error| say!("LOWTIDE_FAMILY: {error}")).ok()
 }
 
 /// Returns the most memory that the program may have on a device, as `LOWTIDE_MEMORY` says.

@@ -16,6 +16,7 @@
 //! | [`digest`] | 128 bits per page that tell whether the page changed |
 //! | [`packing`] | pages of bf16 values in three quarters of their bytes |
 //! | [`private_files`] | files that no other user can plant, exchange or read |
+//! | [`records`] | bytes that several processes of a user count together |
 //! | [`process`] | how something notices that it is in a forked child |
 //! | [`process_tree`] | a process and all that it started, ended and proved to be gone |
 //! | [`processes`] | the memory of a device by process |
@@ -72,7 +73,7 @@ pub use host::HostOptions;
 pub use lowtide_types::{Bytes, DeviceId, Source, Usage};
 pub use os::memory::prefer_huge;
 pub use os::process_tree::end_with_parent;
-pub use os::{headroom, identity, private_files, process, process_tree, tallies, yama};
+pub use os::{headroom, identity, private_files, process, process_tree, records, tallies, yama};
 pub use page::{digest, packing};
 pub use safe::chunk::Chunk;
 pub use safe::device::{Device, known_devices};

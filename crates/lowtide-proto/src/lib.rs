@@ -17,6 +17,7 @@ mod device_bytes;
 pub mod helper;
 pub mod line;
 pub mod share;
+mod target;
 
 pub use self::agent::cap::MemoryCap;
 pub use self::agent::client::{AskError, Question, ask};

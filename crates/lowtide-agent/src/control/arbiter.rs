@@ -16,7 +16,7 @@ use crate::control::worker;
 use crate::room::{Arbiter, Room};
 use crate::say::say;
 use crate::sleep::agent::Agent;
-use crate::{gate, obstacles, threads};
+use crate::{gate, obstacles, settings, threads};
 
 /// The pause before the next attempt where no connection could be made.
 const RETRY: Duration = Duration::from_secs(5);
@@ -33,7 +33,8 @@ const COMMAND_MOST: usize = 200;
 /// Starts the thread.
 pub(crate) fn start(agent: &'static Agent, room: &'static Room, priority: Priority) {
     let limit_ms = room.limit.as_millis() as u64;
-    let join = Join { command: command(), priority, wait_ms: limit_ms };
+    let family = settings::family();
+    let join = Join { command: command(), priority, wait_ms: limit_ms, family };
     if let Err(error) = threads::spawn("lowtide-turns", move || keep(agent, room, &join)) {
         room.disconnected(Arbiter::Absent);
         say!("the program takes no turns with others: {error}");
@@ -166,6 +167,8 @@ impl Talk {
                     let way = is_off.then(|| self.agent.way_to_suspend().ok().flatten()).flatten();
                     worker::give_way(give, way, self.number);
                 }
+                Ok(ToAgent::Leave { order }) => self.room.tell_holder(order, true),
+                Ok(ToAgent::Stay { order }) => self.room.tell_holder(order, false),
                 Ok(ToAgent::Grant { ticket, lease_ms }) => {
                     self.room.grant(ticket, Duration::from_millis(lease_ms));
                 }

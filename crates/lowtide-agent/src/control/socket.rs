@@ -167,8 +167,8 @@ fn with_rest(mut answer: Answer) -> Answer {
     status.limits.extend(contexts.iter().filter_map(|one| {
         let (device, free) = (one.device.id(), one.device.usage().ok()?.free);
         let limit = limits.of(device, false)?;
-        let Limit { own, cap, life } = limit;
-        Some(LimitStatus { device, own, cap, life, told_free: limit.told(free), free })
+        let Limit { own, kin, cap, life } = limit;
+        Some(LimitStatus { device, own, kin, cap, life, told_free: limit.told(free), free })
     }));
     answer
 }

@@ -53,7 +53,7 @@ pub(crate) fn start() {
         gate::set_waker(waker::bring_back);
         let (cap, shares) = (settings::memory(), settings::shares());
         if cap.is_some() || shares {
-            limit::set(cap, settings::reserve());
+            limit::set(cap, settings::reserve(), settings::family());
         }
         if shares {
             take_turns(agent);

@@ -209,7 +209,8 @@ fn word_of(ask: Ask) -> &'static str {
 /// Makes room for another program, and tells the arbiter what came of it.
 fn make_room(agent: &Agent, room: &Room, give: &Give, way: Option<Way>, connection: u64) {
     let (began, before) = (Instant::now(), room.used(agent));
-    let given = caught(|| agent.give_way(give, way));
+    let hold = || room.hold(give, connection);
+    let given = caught(|| agent.give_way(give, way, &hold));
     let given = given.unwrap_or_else(|| Err("the agent panicked".to_owned()));
     if let Ok(slept) = &given {
         room.gave_in(slept.took);

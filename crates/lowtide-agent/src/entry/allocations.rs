@@ -10,7 +10,7 @@ use crate::driver::codes::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
 use crate::driver::layouts::{ArrayShape, ArrayShape3d};
 use crate::memory::allocations::LEAST;
 use crate::memory::unmanaged::{Key, Kind};
-use crate::room::Want;
+use crate::room::{Want, limit};
 use crate::say::say;
 use crate::sleep::agent;
 
@@ -96,7 +96,10 @@ fn allocate(bytes: u64) -> Option<Result<u64, i32>> {
 /// Frees memory of ours, or leaves it to the driver.
 fn free_or(at: u64, real: impl FnOnce() -> i32) -> i32 {
     match caught(|| agent::get()?.memory.free(at)).flatten() {
-        Some(Ok(())) => SUCCESS,
+        Some(Ok(())) => {
+            caught(limit::freed);
+            SUCCESS
+        }
         Some(Err(lowtide_pool::Error::Device(lowtide_device::Error::Driver { code, .. }))) => code,
         Some(Err(_)) => INVALID_VALUE,
         None => give_back(Key::Address(at), real),

@@ -16,7 +16,7 @@ use crate::memory::allocations::LEAST;
 use crate::memory::unmanaged::{Key, Kind};
 use crate::memory::virtual_memory::VirtualMemory;
 use crate::obstacles;
-use crate::room::Want;
+use crate::room::{Want, limit};
 use crate::say::say;
 use crate::sleep::agent;
 
@@ -39,6 +39,7 @@ hooks! {
     quiet cuMemRelease(handle: u64) |real| {
         let ours = agent::get().and_then(|agent| caught(|| agent.virtual_memory.release(handle)));
         if let Some(code) = ours.flatten() {
+            caught(limit::freed);
             return code;
         }
         let code = give_back(Key::Handle(handle), || real(handle));
@@ -56,7 +57,9 @@ hooks! {
     };
     quiet cuMemUnmap(at: u64, bytes: usize) |real| {
         let (range, call) = (range(at, bytes), || real(at, bytes));
-        with_virtual_memory(&range, |ours| ours.unmap(range.clone(), call), call)
+        let code = with_virtual_memory(&range, |ours| ours.unmap(range.clone(), call), call);
+        caught(limit::freed);
+        code
     };
     touch cuMemSetAccess(at: u64, bytes: usize, access: *const Access, count: usize) |real| {
         let call = || real(at, bytes, access, count);

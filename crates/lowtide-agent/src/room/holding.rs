@@ -1,8 +1,8 @@
 //! What this process has on its devices, as the arbiter is told.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use lowtide_proto::Ask;
@@ -12,9 +12,10 @@ use lowtide_types::Bytes;
 
 use super::table::{Room, Wait};
 use crate::memory::unmanaged::{self, Kind};
+use crate::say::say;
 use crate::sleep::agent::Agent;
 use crate::sleep::is_exiting;
-use crate::{gate, obstacles};
+use crate::{gate, obstacles, settings};
 
 /// The time for which obstacles count that were seen from outside.
 const SEEN_FOR: Duration = Duration::from_secs(10);
@@ -23,6 +24,9 @@ impl Room {
     /// Returns what the process has, for the arbiter. `idle` is the time for which nothing has been on the devices.
     pub(crate) fn report_of(&self, agent: &Agent, idle: Option<Duration>) -> Report {
         let unmovable = self.obstacles(agent);
+        if !unmovable.is_empty() {
+            say_unmovable(&unmovable);
+        }
         let mut devices = self.holdings(agent);
         if unmovable.is_empty() && agent.can_be_suspended() {
             for one in &mut devices {
@@ -49,7 +53,7 @@ impl Room {
             Some(fresh) if fresh.0.elapsed() < SEEN_FOR => seen.insert(fresh),
             _ => seen.insert((Instant::now(), obstacles::seen())),
         };
-        agent.noted_obstacles().into_iter().chain(names.iter().cloned()).collect()
+        agent.noted_obstacles(true).into_iter().chain(names.iter().cloned()).collect()
     }
 
     fn state(&self) -> share::State {
@@ -142,4 +146,19 @@ impl Room {
         let processes = self.nvml.as_ref()?.processes(uuid).ok()?;
         processes.into_iter().find(|one| one.pid == std::process::id())?.used
     }
+}
+
+/// Says once that the program gives no way to others.
+fn say_unmovable(obstacles: &[String]) {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        let (what, ways) = match settings::family() {
+            Some(_) => (
+                "no process of this `lowtide run` gives way to others",
+                "; with `lowtide run --apart` the others do",
+            ),
+            None => ("the program gives no way to others", ""),
+        };
+        say!("{what}: process {} cannot sleep: {}{ways}", std::process::id(), obstacles.join(", "));
+    });
 }

@@ -1,6 +1,6 @@
 //! What the program may have on each of its devices, and what it is told of their memory.
 //!
-//! `lowtide run --memory` caps what it has. Under `--share` it is told one number for its life, from its first question
+//! `lowtide run --memory` caps what all processes of the run have together: each keeps a record of its own bytes. Under `--share` it is told one number for its life, from its first question
 //! on: the device without what others could not move then, and without a reserve. Neighbours that come, sleep and
 //! wake do not change it; where they have the room, calls wait.
 //!
@@ -13,7 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 use lowtide_device::cuda::uuid_text;
 use lowtide_device::nvml::{Nvml, ProcessMemory};
+use lowtide_device::private_files::PrivateFolder;
+use lowtide_device::records::{Locked, RecordError, Records};
 use lowtide_proto::MemoryCap;
+use lowtide_proto::helper::Target;
 use lowtide_release::floor;
 use lowtide_types::{Bytes, DeviceId};
 
@@ -39,6 +42,8 @@ pub(crate) struct Limits {
     cap: Option<MemoryCap>,
     /// What is kept back of each device under `--share`, where that is not its default.
     reserve: Option<Bytes>,
+    /// The first process of the run, with whose others the cap is shared.
+    family: Option<Target>,
     nvml: Option<Arc<Nvml>>,
     /// By the device's number.
     devices: Mutex<BTreeMap<u32, Known>>,
@@ -59,13 +64,15 @@ struct Known {
     own: Option<Bytes>,
     /// The own bytes that are not in pools, at the last reading.
     beyond: Bytes,
+    /// The record of the own bytes, beside those of other processes of the run.
+    kin: Option<Arc<Records>>,
 }
 
 /// Limits what this process has. Loads NVML, which nobody may load later: a thread that waits may have the loader's
 /// lock.
-pub(crate) fn set(cap: Option<MemoryCap>, reserve: Option<Bytes>) {
+pub(crate) fn set(cap: Option<MemoryCap>, reserve: Option<Bytes>, family: Option<Target>) {
     let (nvml, devices, taking) = (Nvml::kept().ok(), Mutex::default(), Mutex::default());
-    LIMITS.get_or_init(|| Limits { cap, reserve, nvml, devices, taking });
+    LIMITS.get_or_init(|| Limits { cap, reserve, family, nvml, devices, taking });
 }
 
 /// Returns the limits; `None` where there are none, and in children.
@@ -74,11 +81,19 @@ pub(crate) fn get() -> Option<&'static Limits> {
     LIMITS.get().filter(|_| agent::get().is_some())
 }
 
+/// Tells other processes of the run that this one has freed memory of its pools.
+pub(crate) fn freed() {
+    if let Some(limits) = get() {
+        limits.tell_freed();
+    }
+}
+
 /// A limit on a device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limit {
-    /// What the program has there, asleep or not.
+    /// What the process has there, asleep or not, and what other processes of its run have.
     pub(crate) own: Bytes,
+    pub(crate) kin: Bytes,
     /// The most that it may have.
     pub(crate) cap: Bytes,
     /// What it is told that there is for it.
@@ -88,9 +103,10 @@ pub(crate) struct Limit {
 impl Limit {
     /// Returns the free memory that the program is told, where the driver has so much.
     pub(crate) fn told(self, free: Bytes) -> Bytes {
+        let left = self.cap.saturating_sub(self.own + self.kin);
         match self.life {
-            Some(life) => life.min(self.cap).saturating_sub(self.own),
-            None => free.min(self.cap.saturating_sub(self.own)),
+            Some(life) => life.saturating_sub(self.own).min(left),
+            None => free.min(left),
         }
     }
 }
@@ -118,8 +134,12 @@ impl Limits {
         let _one = lock(&self.taking);
         let Some(known) = self.known(ordinal) else { return Ok(call()) };
         let wanted = want.bytes.unwrap_or_default();
-        let near = known.cap.saturating_sub(NEAR);
-        let is_too_much = |own| own > known.cap || wanted > known.cap.saturating_sub(own);
+        // From the sum to the record of what is taken no other process of the run takes some.
+        let locked = known.lock_kin();
+        let kin = others(locked.as_ref());
+        let cap = known.cap.saturating_sub(kin);
+        let near = cap.saturating_sub(NEAR);
+        let is_too_much = |own| own > cap || wanted > cap.saturating_sub(own);
         let mut own = match known.own {
             Some(own) if own <= near && wanted <= near.saturating_sub(own) => own,
             _ => self.read(agent, ordinal, known.clone()),
@@ -131,21 +151,41 @@ impl Limits {
         }
         if is_too_much(own) {
             static SAID: Once = Once::new();
+            let others = match kin {
+                Bytes::ZERO => ",".to_owned(),
+                kin => format!(", other processes of its run have {kin}, it"),
+            };
             SAID.call_once(|| {
                 say!(
-                    "{name} fails with code {OUT_OF_MEMORY}: the program has {own} on cuda:{ordinal}, wants {wanted} \
-                     more, and may have {} (--memory)",
+                    "{name} fails with code {OUT_OF_MEMORY}: the program has {own} on cuda:{ordinal}{others} wants \
+                     {wanted} more, and may have {} (--memory)",
                     known.cap
                 );
             });
             return Err(OUT_OF_MEMORY);
         }
+        known.write(own + wanted);
+        drop(locked);
         let code = call();
+        let taken = if code == SUCCESS { wanted } else { Bytes::ZERO };
+        if taken != wanted {
+            known.write(own);
+        }
         if let Some(known) = lock(&self.devices).get_mut(&ordinal) {
-            let own = if code == SUCCESS { own + wanted } else { own };
-            known.own = want.bytes.map(|_| own);
+            known.own = want.bytes.map(|_| own + taken);
         }
         Ok(code)
+    }
+
+    fn tell_freed(&self) {
+        let Some(agent) = agent::get().filter(|_| self.has_cap() && self.family.is_some()) else {
+            return;
+        };
+        let all: Vec<_> = lock(&self.devices).iter().map(|(at, one)| (*at, one.clone())).collect();
+        for (ordinal, known) in all {
+            let (resident, asleep) = pools(agent, ordinal);
+            known.write(resident + asleep + known.beyond);
+        }
     }
 
     /// Returns what the program is told: the driver's free and total memory, or what its limit leaves.
@@ -175,7 +215,8 @@ impl Limits {
                 life = Some(*known.life.get_or_insert(made));
             }
         }
-        Some(Limit { own, cap, life })
+        let kin = others(known.lock_kin().as_ref());
+        Some(Limit { own, kin, cap, life })
     }
 
     /// Returns the limit for the life of the program, where others have so much that cannot be moved.
@@ -192,8 +233,13 @@ impl Limits {
         let uuid = uuid_text(&calls::uuid(ordinal)?);
         let total = calls::total(ordinal)?;
         let cap = self.cap.map_or(total, |cap| cap.of(total));
-        let known = Known { uuid, total, cap, life: None, own: None, beyond: Bytes::ZERO };
-        Some(lock(&self.devices).entry(ordinal).or_insert(known).clone())
+        let mut devices = lock(&self.devices);
+        let known = devices.entry(ordinal).or_insert_with(|| {
+            let kin = self.family.filter(|_| self.has_cap());
+            let kin = kin.and_then(|family| record(family, &uuid)).map(Arc::new);
+            Known { uuid, total, cap, life: None, own: None, beyond: Bytes::ZERO, kin }
+        });
+        Some(known.clone())
     }
 
     /// Reads what the program has on a device. While its memory moves, what it has beyond its pools is what it was.
@@ -211,6 +257,7 @@ impl Limits {
         if let Some(place) = lock(&self.devices).get_mut(&ordinal) {
             (place.own, place.beyond) = (Some(own), known.beyond);
         }
+        known.write(own);
         own
     }
 
@@ -229,6 +276,39 @@ impl Limits {
             None => floor::of_uuid(&known.uuid, known.total).filter(|_| resident > Bytes::ZERO),
         }
     }
+}
+
+impl Known {
+    /// Keeps other processes of the run from taking memory, where there may be some.
+    fn lock_kin(&self) -> Option<Locked<'_>> {
+        self.kin.as_ref()?.lock().ok()
+    }
+
+    /// Tells other processes of the run what this one has.
+    fn write(&self, own: Bytes) {
+        if let Some(error) = self.kin.as_ref().and_then(|kin| kin.write(own).err()) {
+            not_shared(&error);
+        }
+    }
+}
+
+/// Returns what other processes of the run have.
+fn others(locked: Option<&Locked>) -> Bytes {
+    let sum = locked.map(Locked::others).transpose();
+    sum.inspect_err(not_shared).ok().flatten().unwrap_or_default()
+}
+
+/// Makes the record of what this process has on a device.
+fn record(family: Target, uuid: &str) -> Option<Records> {
+    let kind = format!("run-{}-{}-{uuid}", family.pid, family.start_ticks);
+    let folder = PrivateFolder::of_user().map_err(RecordError::from);
+    folder.and_then(|folder| Records::of_kind(&kind, folder)).inspect_err(not_shared).ok()
+}
+
+/// Says once that the cap is this process's alone.
+fn not_shared(error: &RecordError) {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| say!("each process of the run may have --memory for itself: {error}"));
 }
 
 /// Returns the memory of the pools of a device, there and asleep.

@@ -10,13 +10,15 @@ use std::{io, mem};
 use lowtide_device::nvml::Nvml;
 use lowtide_proto::descriptors::apart;
 use lowtide_proto::helper::DeviceBytes;
-use lowtide_proto::share::{self, ToArbiter};
+use lowtide_proto::share::{self, Give, ToArbiter};
 use lowtide_proto::{Answer, Ask, Woken};
 use lowtide_types::Bytes;
 use rustix::event::{EventfdFlags, eventfd};
 
 /// The time in which the arbiter answers a question; it may have to be started.
 const ANSWER: Duration = Duration::from_secs(5);
+/// The time by which others of a family may take longer to end their work than this process had.
+const OTHERS: Duration = Duration::from_secs(2);
 /// The calls of a process of which the arbiter is told at a time, the oldest first.
 const TOLD_MOST: usize = 64;
 
@@ -64,6 +66,8 @@ pub(super) struct Table {
     asked: Vec<DeviceBytes>,
     fixed: BTreeMap<String, Bytes>,
     must_report: bool,
+    /// The order of which it was said last whether this process goes on with it, and that.
+    told: Option<(u64, bool)>,
     pub(super) last_notice: Option<Instant>,
 }
 
@@ -166,6 +170,7 @@ impl Room {
             asked: Vec::new(),
             fixed: BTreeMap::new(),
             must_report: false,
+            told: None,
             last_notice: None,
         };
         Ok(Room {
@@ -346,6 +351,37 @@ impl Room {
     /// Notes what of a device others have that cannot be moved.
     pub(crate) fn note_fixed(&self, device: DeviceBytes) {
         self.table().fixed.insert(device.uuid, device.bytes);
+        self.changed.notify_all();
+    }
+
+    /// Says that the work of this process has ended, and waits until that of its family has.
+    ///
+    /// # Errors
+    /// The reason for which the process goes on with its work.
+    pub(crate) fn hold(&self, give: &Give, connection: u64) -> Result<(), String> {
+        // Another arbiter may have had an order of this number.
+        self.table().told = None;
+        self.say(connection, ToArbiter::Held { order: give.order });
+        let (began, limit) = (Instant::now(), Duration::from_millis(give.drain_ms) + OTHERS);
+        let mut table = self.table();
+        loop {
+            let passed = began.elapsed();
+            match table.told {
+                Some((order, true)) if order == give.order => return Ok(()),
+                Some((order, false)) if order == give.order => {
+                    return Err("another process of its family goes on".to_owned());
+                }
+                _ if table.connection != connection || passed >= limit => {
+                    return Err("nobody said whether its family gives way".to_owned());
+                }
+                _ => table = self.wait(table, limit.saturating_sub(passed)),
+            }
+        }
+    }
+
+    /// Notes whether a process that holds goes on with an order.
+    pub(crate) fn tell_holder(&self, order: u64, leaves: bool) {
+        self.table().told = Some((order, leaves));
         self.changed.notify_all();
     }
 

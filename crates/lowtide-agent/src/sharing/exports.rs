@@ -27,6 +27,7 @@ use crate::gate;
 use crate::memory::allocations::Memory;
 use crate::memory::chunks::RetainedChunk;
 use crate::say::say;
+use crate::settings;
 
 /// The time that a client has to write a line, and to read the answer.
 const CLIENT_LIMIT: Duration = Duration::from_secs(10);
@@ -40,14 +41,29 @@ pub(crate) struct Exports {
     connections: AtomicU64,
 }
 
-/// The process that has an allocation open, and how often, by the allocation's number and that of the connection.
-type Open = BTreeMap<(u64, u64), (u32, u32)>;
+/// What is open.
+#[derive(Default)]
+struct Open {
+    /// By the allocation's number and that of the connection.
+    table: BTreeMap<(u64, u64), Opened>,
+    /// Whether the memory leaves the devices, or is off them. Nothing is opened then.
+    is_closed: bool,
+}
+
+/// The process that has an allocation open, and how often.
+struct Opened {
+    pid: u32,
+    /// Whether it closes it when it sleeps: a process of the same run.
+    is_kin: bool,
+    count: u32,
+}
 
 /// An allocation that is being opened: its chunks that have not been given yet.
 struct Opening {
     allocation: u64,
     bytes: Bytes,
     chunks: Vec<RetainedChunk>,
+    is_kin: bool,
 }
 
 impl Exports {
@@ -78,16 +94,25 @@ impl Exports {
         self.token.get() == Some(&handle.token)
     }
 
-    /// Returns why the process cannot sleep: who has memory of it open that it has not freed.
-    pub(crate) fn obstacles(&self, memory: &Memory) -> Vec<String> {
-        let mut processes = BTreeMap::<u32, Bytes>::new();
-        for ((allocation, _), (pid, _)) in self.open().iter() {
-            if let Some(found) = memory.by_id(*allocation) {
-                *processes.entry(*pid).or_default() += Bytes(found.bytes);
-            }
-        }
-        let name = |(pid, bytes)| format!("process {pid} has {bytes} open (cuIpcOpenMemHandle)");
-        processes.into_iter().map(name).collect()
+    /// Returns why the process cannot sleep, alone or with its family: who has memory of it open that it has not freed.
+    pub(crate) fn obstacles(&self, memory: &Memory, is_with_family: bool) -> Vec<String> {
+        obstacles(&self.open(), memory, is_with_family)
+    }
+
+    /// Gives no more memory to other processes, if none has some open.
+    ///
+    /// # Errors
+    /// Who has some open.
+    pub(crate) fn close(&self, memory: &Memory) -> Result<(), String> {
+        let mut open = self.open();
+        let names = obstacles(&open, memory, false);
+        open.is_closed = names.is_empty();
+        if open.is_closed { Ok(()) } else { Err(names.join(", ")) }
+    }
+
+    /// Gives memory to other processes again: all of it is on the devices.
+    pub(crate) fn reopen(&self) {
+        self.open().is_closed = false;
     }
 
     /// Serves an agent that opens memory of this process, until its connection or its process ends. Its children may
@@ -102,7 +127,7 @@ impl Exports {
             // It cannot ask any more, and may still have memory open.
             let _ended = wait(client, PollFlags::HUP, process.as_ref());
         }
-        self.open().retain(|(_, of), _| *of != connection);
+        self.open().table.retain(|(_, of), _| *of != connection);
     }
 
     /// Answers until the client has ended.
@@ -116,7 +141,8 @@ impl Exports {
         client.set_write_timeout(Some(CLIENT_LIMIT))?;
         send(client, &ShareAnswer::Ready.to_line(), &[])?;
         let mut lines = LineReader::default();
-        let mut opening = Opening { allocation: 0, bytes: Bytes::ZERO, chunks: Vec::new() };
+        let (bytes, chunks) = (Bytes::ZERO, Vec::new());
+        let mut opening = Opening { allocation: 0, bytes, chunks, is_kin: false };
         loop {
             if !lines.has_line() && wait(client, PollFlags::IN, process)? {
                 return Ok(());
@@ -127,10 +153,14 @@ impl Exports {
                     self.closed((allocation, connection));
                     continue;
                 }
-                ShareAsk::Open { token, allocation, most } => {
+                ShareAsk::Open { token, allocation, most, family } => {
+                    let is_kin = family.is_some() && family == settings::family();
                     let key = (allocation, connection);
-                    let opened = || self.open().entry(key).or_insert((pid, 0)).1 += 1;
-                    match self.begin(memory, token, allocation, opened) {
+                    let opened = |open: &mut Open| {
+                        let new = || Opened { pid, is_kin, count: 0 };
+                        open.table.entry(key).or_insert_with(new).count += 1;
+                    };
+                    match self.begin(memory, token, (allocation, is_kin), opened) {
                         Ok(begun) => opening = begun,
                         Err((code, reason)) => {
                             let answer = ShareAnswer::Refused { code, reason };
@@ -152,32 +182,43 @@ impl Exports {
 
     /// Wakes the process, and takes a reference to each chunk of an allocation, so that the memory is there whatever
     /// the program does meanwhile. The process cannot fall asleep before `opened` has noted that.
-    fn begin<T>(
+    ///
+    /// A process of the same run, which may be waking and be waited for by this one, gets it as soon as it is on the
+    /// device.
+    fn begin(
         &self,
         memory: &Memory,
         token: [u64; 2],
-        allocation: u64,
-        opened: impl FnOnce() -> T,
+        (allocation, is_kin): (u64, bool),
+        opened: impl FnOnce(&mut Open),
     ) -> Result<Opening, (i32, String)> {
         let gone = || (INVALID_VALUE, "the memory is not there any more".to_owned());
         if self.token.get() != Some(&token) {
             return Err(gone());
         }
         let asleep = |code| (code, "the process that has the memory could not be woken".to_owned());
-        let _pass = gate::enter().map_err(asleep)?;
+        let mut open = self.open();
+        let _pass = if !is_kin || open.is_closed {
+            drop(open);
+            let pass = gate::enter().map_err(asleep)?;
+            open = self.open();
+            Some(pass)
+        } else {
+            None
+        };
         let refused = |error: lowtide_device::Error| (UNKNOWN, error.to_string());
         let found = memory.retain_chunks(allocation).ok_or_else(gone)?;
         let (bytes, mut chunks) = found.map_err(refused)?;
         chunks.reverse();
-        opened();
-        Ok(Opening { allocation, bytes, chunks })
+        opened(&mut open);
+        Ok(Opening { allocation, bytes, chunks, is_kin })
     }
 
     /// Notes that a connection has closed an allocation once.
     fn closed(&self, key: (u64, u64)) {
-        if let Entry::Occupied(mut known) = self.open().entry(key) {
-            known.get_mut().1 -= 1;
-            if known.get().1 == 0 {
+        if let Entry::Occupied(mut known) = self.open().table.entry(key) {
+            known.get_mut().count -= 1;
+            if known.get().count == 0 {
                 known.remove();
             }
         }
@@ -205,8 +246,22 @@ impl Opening {
             chunks.push(chunk.bytes);
         }
         let left = self.chunks.iter().map(|chunk| chunk.bytes).sum();
-        (ShareAnswer::Chunks { bytes: self.bytes, chunks, left }, descriptors)
+        (ShareAnswer::Chunks { bytes: self.bytes, chunks, left, is_kin: self.is_kin }, descriptors)
     }
+}
+
+/// Returns who has memory open that the process has not freed; without its family, if it sleeps with that.
+fn obstacles(open: &Open, memory: &Memory, is_with_family: bool) -> Vec<String> {
+    let mut processes = BTreeMap::<u32, Bytes>::new();
+    for ((allocation, _), opened) in &open.table {
+        if let Some(found) =
+            memory.by_id(*allocation).filter(|_| !(opened.is_kin && is_with_family))
+        {
+            *processes.entry(opened.pid).or_default() += Bytes(found.bytes);
+        }
+    }
+    let name = |(pid, bytes)| format!("process {pid} has {bytes} open (cuIpcOpenMemHandle)");
+    processes.into_iter().map(name).collect()
 }
 
 /// Waits for something of a client; true if the client has ended.

@@ -20,6 +20,7 @@ use crate::gate;
 use crate::memory::allocations::Allocation;
 use crate::memory::context::ProgramContext;
 use crate::say::say;
+use crate::settings;
 
 /// The time that an answer may take beyond the wake of the process that has the memory.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -44,6 +45,10 @@ struct Import {
     mapped: Bytes,
     opens: u32,
     link: Arc<Link>,
+    /// Whether the other process is of the same run: then it is closed while this one sleeps.
+    is_kin: bool,
+    /// Whether it is closed, and its addresses kept.
+    is_away: bool,
 }
 
 impl Imports {
@@ -63,7 +68,7 @@ impl Imports {
         }
         let (process, deadline) = (handle.process, Instant::now() + limit + ANSWER_LIMIT);
         let made = self.link(handle, deadline).map_err(Refusal::Unreachable).and_then(|link| {
-            let received = link.conversation(|| receive(&link, handle, context, deadline));
+            let received = link.conversation(|| receive(&link, handle, context, None, deadline));
             match &received {
                 Err(Refusal::Driver(_)) => {
                     link.tell(&ShareAsk::Close { allocation: handle.allocation });
@@ -71,13 +76,14 @@ impl Imports {
                 Err(Refusal::Unreachable(_)) => link.give_up(),
                 Ok(_) | Err(Refusal::Refused(..)) => {}
             }
-            received.map(|(bytes, range)| (link, bytes, range))
+            received.map(|(bytes, range, is_kin)| (link, bytes, range, is_kin))
         });
         self.end_idle_links();
-        let (link, bytes, range) = made.map_err(|refusal| refusal.code(process))?;
+        let (link, bytes, range, is_kin) = made.map_err(|refusal| refusal.code(process))?;
         let (at, mapped) = range.keep();
         let seen = Allocation { at, bytes: bytes.0, id, context: Arc::clone(context) };
-        let import = Import { handle: *handle, seen, mapped, opens: 1, link };
+        let import =
+            Import { handle: *handle, seen, mapped, opens: 1, link, is_kin, is_away: false };
         let mut table = self.table();
         // Another thread may have been faster.
         if let Some(opened) = open_again(&mut table, handle, context.handle) {
@@ -87,6 +93,62 @@ impl Imports {
         }
         table.insert(at, import);
         Ok(at)
+    }
+
+    /// Closes memory of processes of the same run for the time of a sleep, and keeps its addresses. Nothing uses it.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn take_away(&self) -> lowtide_device::Result<()> {
+        for (at, import) in self.table().iter_mut().filter(|(_, it)| it.is_kin && !it.is_away) {
+            calls::unmap(*at, import.mapped)?;
+            import.is_away = true;
+            import.link.tell(&ShareAsk::Close { allocation: import.handle.allocation });
+        }
+        Ok(())
+    }
+
+    /// Opens what was taken away again, at the same addresses. Memory that its process has freed, or has taken with it
+    /// into its end, stays away.
+    ///
+    /// # Errors
+    /// The reason why some is not open.
+    pub(crate) fn bring_back(&self, limit: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + limit;
+        let away: Vec<_> = {
+            let table = self.table();
+            let away = table.iter().filter(|(_, import)| import.is_away);
+            away.map(|(at, it)| (*at, it.mapped, it.handle, Arc::clone(&it.seen.context))).collect()
+        };
+        for (at, whole, handle, context) in away {
+            let (known, process) = (Some((at, whole)), handle.process);
+            let made =
+                self.link(&handle, deadline).map_err(Refusal::Unreachable).and_then(|link| {
+                    let received =
+                        link.conversation(|| receive(&link, &handle, &context, known, deadline));
+                    if let Err(Refusal::Unreachable(_)) = &received {
+                        link.give_up();
+                    }
+                    received.map(|(_, range, _)| (link, range))
+                });
+            match made {
+                Ok((link, range)) => {
+                    let mut table = self.table();
+                    let Some(import) = table.get_mut(&at) else { continue };
+                    (import.link, import.is_away) = (link, false);
+                    let _kept = range.keep();
+                }
+                Err(Refusal::Unreachable(_)) if !process.is_alive() => {}
+                Err(refusal) => match refusal.code(process) {
+                    INVALID_VALUE => {}
+                    code => {
+                        let pid = process.pid;
+                        return Err(format!("memory of process {pid} is not open: code {code}"));
+                    }
+                },
+            }
+        }
+        Ok(())
     }
 
     /// Returns the connection to the agent of a process, or a new one.
@@ -154,7 +216,8 @@ impl Imports {
     /// The driver's.
     pub(crate) fn open_to_peers(&self, context: &ProgramContext) -> lowtide_device::Result<()> {
         let (table, access) = (self.table(), context.access());
-        let own = table.iter().filter(|(_, one)| one.seen.context.handle == context.handle);
+        let is_own = |one: &Import| one.seen.context.handle == context.handle && !one.is_away;
+        let own = table.iter().filter(|(_, one)| is_own(one));
         own.into_iter().try_for_each(|(at, one)| calls::set_access(*at, one.mapped, &access))
     }
 
@@ -172,10 +235,10 @@ impl Imports {
         before.is_some_and(|(at, import)| at + import.mapped.0 > range.start)
     }
 
-    /// Returns what is open, by the process that has it.
-    pub(crate) fn all(&self) -> Vec<Staying> {
+    /// Returns what is open, by the process that has it; with what is taken away, if that counts.
+    pub(crate) fn all(&self, counts_away: bool) -> Vec<Staying> {
         let mut sums = BTreeMap::<ProcessName, (u64, Bytes)>::new();
-        for import in self.table().values() {
+        for import in self.table().values().filter(|import| counts_away || !import.is_away) {
             let (count, bytes) = sums.entry(import.handle.process).or_default();
             *count += 1;
             *bytes += import.mapped;
@@ -208,8 +271,11 @@ impl Import {
         if !gate::is_asleep() {
             let _idle = self.seen.context.device.synchronize();
         }
-        drop(Range { at: self.seen.at, mapped: self.mapped, whole: self.mapped });
-        self.link.tell(&ShareAsk::Close { allocation: self.handle.allocation });
+        let mapped = if self.is_away { Bytes::ZERO } else { self.mapped };
+        drop(Range { at: self.seen.at, mapped, whole: self.mapped, is_known: false });
+        if !self.is_away {
+            self.link.tell(&ShareAsk::Close { allocation: self.handle.allocation });
+        }
     }
 }
 
@@ -265,21 +331,22 @@ impl From<Error> for Refusal {
     }
 }
 
-/// Receives the chunks of an allocation and maps them one behind the other. Returns the size that the other program
-/// asked for.
+/// Receives the chunks of an allocation and maps them one behind the other, at addresses that are known from before or
+/// new ones. Returns the size that the other program asked for, and whether it is of the same run.
 fn receive(
     link: &Link,
     handle: &MemoryHandle,
     context: &ProgramContext,
+    known: Option<(u64, Bytes)>,
     deadline: Instant,
-) -> Result<(Bytes, Range), Refusal> {
-    let (token, allocation) = (handle.token, handle.allocation);
-    let mut ask = ShareAsk::Open { token, allocation, most: spare_files() };
+) -> Result<(Bytes, Range, bool), Refusal> {
+    let (token, allocation, family) = (handle.token, handle.allocation, settings::family());
+    let mut ask = ShareAsk::Open { token, allocation, most: spare_files(), family };
     let mut range: Option<Range> = None;
     loop {
         let (answer, descriptors) = link.ask(&ask, deadline).map_err(Refusal::Unreachable)?;
-        let (bytes, chunks, left) = match answer {
-            ShareAnswer::Chunks { bytes, chunks, left } => (bytes, chunks, left),
+        let (bytes, chunks, left, is_kin) = match answer {
+            ShareAnswer::Chunks { bytes, chunks, left, is_kin } => (bytes, chunks, left, is_kin),
             ShareAnswer::Refused { code, reason } => return Err(Refusal::Refused(code, reason)),
             ShareAnswer::Ready => return Err(Refusal::nonsense("no answer")),
         };
@@ -287,21 +354,21 @@ fn receive(
         let coming = chunks.iter().try_fold(left.0, |sum, chunk| sum.checked_add(chunk.0));
         let is_whole = coming.is_some_and(|sum| match &range {
             Some(range) => sum == range.whole.0 - range.mapped.0,
-            None => bytes.0 <= sum,
+            None => bytes.0 <= sum && known.is_none_or(|(_, whole)| sum == whole.0),
         });
         if !is_whole || chunks.is_empty() || chunks.len() != descriptors.len() {
             return Err(Refusal::nonsense("its chunks do not add up"));
         }
         let mut taken = match range.take() {
             Some(range) => range,
-            None => Range::reserve(Bytes(coming.unwrap_or_default()))?,
+            None => Range::of(known, Bytes(coming.unwrap_or_default()))?,
         };
         for (chunk, descriptor) in chunks.into_iter().zip(descriptors) {
             taken.map(chunk, &descriptor)?;
         }
         if left == Bytes::ZERO {
             calls::set_access(taken.at, taken.whole, &context.access())?;
-            return Ok((bytes, taken));
+            return Ok((bytes, taken, is_kin));
         }
         range = Some(taken);
         ask = ShareAsk::More { most: spare_files() };
@@ -313,11 +380,14 @@ struct Range {
     at: u64,
     mapped: Bytes,
     whole: Bytes,
+    /// Whether the addresses stay where they are not kept.
+    is_known: bool,
 }
 
 impl Range {
-    fn reserve(whole: Bytes) -> Result<Range, Error> {
-        Ok(Range { at: calls::reserve(whole)?, mapped: Bytes::ZERO, whole })
+    fn of(known: Option<(u64, Bytes)>, whole: Bytes) -> Result<Range, Error> {
+        let at = known.map_or_else(|| calls::reserve(whole), |(at, _)| Ok(at))?;
+        Ok(Range { at, mapped: Bytes::ZERO, whole, is_known: known.is_some() })
     }
 
     fn map(&mut self, bytes: Bytes, descriptor: &OwnedFd) -> Result<(), Error> {
@@ -340,7 +410,10 @@ impl Drop for Range {
     fn drop(&mut self) {
         let unmapped =
             if self.mapped == Bytes::ZERO { Ok(()) } else { calls::unmap(self.at, self.mapped) };
-        if let Err(error) = unmapped.and_then(|()| calls::free_addresses(self.at, self.whole)) {
+        let free = || {
+            if self.is_known { Ok(()) } else { calls::free_addresses(self.at, self.whole) }
+        };
+        if let Err(error) = unmapped.and_then(|()| free()) {
             say!("memory of another process stays mapped: {error}");
         }
     }

@@ -29,25 +29,37 @@ const CLOSING_LIMIT: Duration = Duration::from_millis(5);
 const CACHE_LIMIT: Duration = Duration::from_millis(100);
 const CLOSED_CACHE_LIMIT: Duration = Duration::from_secs(2);
 
+/// The time in which agents hear that nobody of the family has memory open any more, and the pause between two looks.
+const PARTING_LIMIT: Duration = Duration::from_secs(1);
+const PARTING_PAUSE: Duration = Duration::from_millis(1);
+/// The time in which memory of other processes is back.
+const REJOINING_LIMIT: Duration = Duration::from_secs(30);
+
 /// The reason why nothing leaves the device in the middle of a capture.
 const CAPTURES: &str = "busy: a graph is being captured";
 
 /// How a process falls asleep that may be in the middle of its work.
-#[derive(Debug, Clone, Copy)]
-enum Manner {
+#[derive(Clone, Copy)]
+enum Manner<'a> {
     /// Not at all, if it is.
     AtOnce,
-    /// After the work that is submitted, which ends in this time. Threads that want to submit more wait.
-    Draining(Duration),
+    /// After the work that is submitted, which ends in this time. Threads that want to submit more wait. Then after the
+    /// other processes of its family have come so far, if it is to wait for them.
+    Draining(Duration, Option<&'a dyn Fn() -> Result<(), String>>),
 }
 
-impl Manner {
+impl Manner<'_> {
     /// Returns the time that calls of other threads have to return.
     fn limit(self) -> Duration {
         match self {
             Manner::AtOnce => CLOSING_LIMIT,
-            Manner::Draining(limit) => limit,
+            Manner::Draining(limit, _) => limit,
         }
+    }
+
+    /// Returns whether other processes of its family sleep with it.
+    fn is_with_family(self) -> bool {
+        matches!(self, Manner::Draining(_, Some(_)))
     }
 }
 
@@ -143,15 +155,22 @@ impl Agent {
     }
 
     /// Makes room for another program: no new work begins, what is submitted ends in this time, and the process sleeps,
-    /// or leaves its devices. Only the worker calls this.
+    /// or leaves its devices. `hold` waits for its family. Only the worker calls this.
     ///
     /// # Errors
     /// The reason why nothing was tried, or why the work goes on.
-    pub(crate) fn give_way(&self, give: &Give, way: Option<Way>) -> Result<Slept, String> {
-        let mut slept = Slept::default();
+    pub(crate) fn give_way(
+        &self,
+        give: &Give,
+        way: Option<Way>,
+        hold: &dyn Fn() -> Result<(), String>,
+    ) -> Result<Slept, String> {
+        let (mut slept, hold) = (Slept::default(), give.holds.then_some(hold));
         if !gate::is_asleep() {
             let limit = Duration::from_millis(give.drain_ms);
-            slept = self.fall_asleep("give way", None, Manner::Draining(limit))?;
+            slept = self.fall_asleep("give way", None, Manner::Draining(limit, hold))?;
+        } else if let Some(hold) = hold {
+            hold()?;
         }
         if !gate::is_asleep() {
             let receipts = slept.receipts.iter().map(Receipt::to_string).collect::<Vec<_>>();
@@ -200,15 +219,15 @@ impl Agent {
         Ok(Answer::Released { receipts })
     }
 
-    /// Returns why the process cannot sleep; empty if it can.
-    fn obstacles(&self) -> Vec<String> {
-        self.noted_obstacles().into_iter().chain(obstacles::seen()).collect()
+    /// Returns why the process cannot sleep, alone or with its family; empty if it can.
+    fn obstacles(&self, is_with_family: bool) -> Vec<String> {
+        self.noted_obstacles(is_with_family).into_iter().chain(obstacles::seen()).collect()
     }
 
-    /// Returns what the program did that keeps it from sleeping.
-    pub(crate) fn noted_obstacles(&self) -> Vec<String> {
+    /// Returns what the program did that keeps it from sleeping, alone or with its family.
+    pub(crate) fn noted_obstacles(&self, is_with_family: bool) -> Vec<String> {
         let mut names = obstacles::noted();
-        names.extend(self.exports.obstacles(&self.memory));
+        names.extend(self.exports.obstacles(&self.memory, is_with_family));
         if self.virtual_memory.has_exported() {
             names.push("memory given to other processes (cuMemExportToShareableHandle)".to_owned());
         }
@@ -219,7 +238,7 @@ impl Agent {
     /// back.
     fn obstacles_to_suspend(&self) -> Vec<String> {
         let mut names = obstacles::to_suspend();
-        names.extend(self.imports.all().into_iter().map(|one| format!("{} is open", one.what)));
+        names.extend(self.imports.all(true).into_iter().map(|one| format!("{} is open", one.what)));
         if self.virtual_memory.has_imported() {
             let name = "memory of another process is open (cuMemImportFromShareableHandle)";
             names.push(name.to_owned());
@@ -232,12 +251,12 @@ impl Agent {
     /// # Errors
     /// The reason why nothing was tried.
     fn fall_asleep(&self, name: &str, to: Option<Target>, how: Manner) -> Result<Slept, String> {
-        none_of(&self.obstacles())?;
+        none_of(&self.obstacles(how.is_with_family()))?;
         match how {
             // If it asks still, the sleep finds the process busy, or does not.
             Manner::AtOnce => drop(torch_cache::trim(CACHE_LIMIT)),
-            Manner::Draining(_) if self.memory.is_capturing() => return Err(CAPTURES.to_owned()),
-            Manner::Draining(_) => {}
+            Manner::Draining(..) if self.memory.is_capturing() => return Err(CAPTURES.to_owned()),
+            Manner::Draining(..) => {}
         }
         let mut contexts = self.memory.contexts();
         // What is loaded lazily is loaded now: a thread that waits at the gate may have the loader's lock.
@@ -262,12 +281,15 @@ impl Agent {
         // The program went on up to now, and may have shared memory meanwhile.
         let is_idle = || match how {
             Manner::AtOnce => self.check_idle(CLOSING_LIMIT),
-            Manner::Draining(limit) => {
+            Manner::Draining(limit, _) => {
                 self.check_idle(limit.saturating_sub(began.elapsed()))?;
                 trim_of_idle()
             }
         };
-        if let Err(reason) = none_of(&self.noted_obstacles()).and_then(|()| is_idle()) {
+        let noted = none_of(&self.noted_obstacles(how.is_with_family()));
+        let stopped = noted.and_then(|()| is_idle()).and_then(|()| self.part(how));
+        if let Err(reason) = stopped {
+            self.rejoin();
             gate::open();
             return Err(reason);
         }
@@ -293,12 +315,40 @@ impl Agent {
         Ok(Slept { receipts, took: began.elapsed() })
     }
 
+    /// Takes memory of other processes away that comes back with a wake, waits for the family of this process, and gives
+    /// no more memory of its own to others. The gate is closed and nothing runs.
+    fn part(&self, how: Manner) -> Result<(), String> {
+        self.imports.take_away().map_err(|error| error.to_string())?;
+        if let Manner::Draining(_, Some(hold)) = how {
+            hold()?;
+        }
+        // What others of the family say about that comes on ways of its own.
+        let began = Instant::now();
+        loop {
+            match self.exports.close(&self.memory) {
+                Err(_) if how.is_with_family() && began.elapsed() < PARTING_LIMIT => {
+                    std::thread::sleep(PARTING_PAUSE);
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Gives memory to other processes again, and takes back what was taken away of theirs.
+    fn rejoin(&self) {
+        self.exports.reopen();
+        if let Err(reason) = self.imports.bring_back(REJOINING_LIMIT) {
+            say!("memory of another process is not back, and its use will fail: {reason}");
+        }
+    }
+
     /// Ends an attempt to sleep. Where it failed, everything comes back and the gate opens. Where even that fails, the
     /// process is asleep, and its next touch tries again.
     fn settle(&self, is_asleep: bool, contexts: &[Arc<ProgramContext>]) {
         if is_asleep || self.wake_all(contexts).is_err() {
             gate::fall_asleep();
         } else {
+            self.rejoin();
             gate::open();
         }
     }
@@ -334,8 +384,20 @@ impl Agent {
             }
         }
         let _turn = self.turn();
-        match self.wake_all(&self.memory.contexts()) {
+        let contexts = self.memory.contexts();
+        match self.wake_all(&contexts) {
             Ok(bytes) => {
+                // Before it waits for others, which may wait for it.
+                self.exports.reopen();
+                if let Err(reason) = self.imports.bring_back(REJOINING_LIMIT) {
+                    if self.imports.take_away().is_ok() && self.exports.close(&self.memory).is_ok()
+                    {
+                        for context in &contexts {
+                            self.sleep_again(context);
+                        }
+                    }
+                    return Err(format!("the process stays asleep: {reason}"));
+                }
                 gate::open();
                 let took_s = began.elapsed().as_secs_f64();
                 tallies::woke(bytes, took_s);
@@ -469,8 +531,8 @@ impl Agent {
             contexts: contexts.iter().map(of).collect(),
             limits: Vec::new(),
             ledgers,
-            staying: unmanaged::all().into_iter().chain(self.imports.all()).collect(),
-            obstacles: self.obstacles(),
+            staying: unmanaged::all().into_iter().chain(self.imports.all(false)).collect(),
+            obstacles: self.obstacles(false),
         }
     }
 }

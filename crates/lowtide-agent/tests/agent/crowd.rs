@@ -19,20 +19,20 @@ use crate::program::{LIMIT, Program, Route, World, agent, helper};
 const MACHINE: &str = "total=100MiB,reserved=2MiB,context=1MiB";
 
 /// A machine on which programs take turns.
-struct Crowd {
-    world: World,
+pub(crate) struct Crowd {
+    pub(crate) world: World,
     helper: String,
     settings: String,
 }
 
 impl Crowd {
-    fn new() -> Crowd {
+    pub(crate) fn new() -> Crowd {
         let world = World::new();
         let settings = format!("idle_ms=3000,locks={}", world.folder().display());
         Crowd { world, helper: helper().to_str().expect("a path of letters").to_owned(), settings }
     }
 
-    fn variables(&self) -> [(&str, &str); 5] {
+    pub(crate) fn variables(&self) -> [(&str, &str); 5] {
         [
             ("LOWTIDE_SHARE", "1"),
             ("LOWTIDE_WAIT", "5m"),
@@ -43,7 +43,7 @@ impl Crowd {
     }
 
     /// Starts a program that has so many MiB in its block 0.
-    fn start(&self, mib: u64) -> Program {
+    pub(crate) fn start(&self, mib: u64) -> Program {
         let mut program = self.world.start_with(Route::Dlsym, &self.variables());
         program.does(&format!("alloc 0 {}; write 0 {mib}", mib * MIB));
         program
@@ -91,7 +91,7 @@ impl Crowd {
         }
     }
 
-    fn waits_for(&self, text: &str) {
+    pub(crate) fn waits_for(&self, text: &str) {
         let began = Instant::now();
         while !self.world.said().contains(text) {
             assert!(began.elapsed() < LIMIT, "{text}: {}", self.world.said());

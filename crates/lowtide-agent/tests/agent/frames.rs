@@ -96,7 +96,8 @@ fn a_client_without_the_secret_opens_nothing() {
     let mut program = Program::start(Route::Dlsym);
     program.does("alloc 0 4194304; write 0 5");
     program.text("handle 0 0");
-    let lines = (0..4).map(|allocation| ShareAsk::Open { token: [0; 2], allocation, most: 200 });
+    let open = |allocation| ShareAsk::Open { token: [0; 2], allocation, most: 200, family: None };
+    let lines = (0..4).map(open);
     let lines = lines.map(|ask| ask.to_line()).chain([
         ShareAsk::More { most: usize::MAX }.to_line(),
         ShareAsk::Close { allocation: 1 }.to_line(),
@@ -123,7 +124,8 @@ fn a_client_without_the_secret_opens_nothing() {
 fn a_false_answer_about_memory_is_an_error_and_maps_nothing() {
     let chunks = |bytes: u64, chunks: &[u64], left: u64| {
         let chunks = chunks.iter().copied().map(Bytes).collect();
-        ShareAnswer::Chunks { bytes: Bytes(bytes), chunks, left: Bytes(left) }.to_line()
+        let (bytes, left) = (Bytes(bytes), Bytes(left));
+        ShareAnswer::Chunks { bytes, chunks, left, is_kin: false }.to_line()
     };
     let answers = [
         String::new(),

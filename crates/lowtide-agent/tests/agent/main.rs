@@ -5,6 +5,7 @@
 
 mod crowd;
 mod ends;
+mod families;
 mod faults;
 mod frames;
 mod idle;

@@ -4,10 +4,11 @@ use std::fs::{self, DirBuilder};
 use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use lowtide_proto::Ask;
-use lowtide_proto::helper::{self, Greeting};
+use lowtide_proto::helper::{self, Greeting, Target};
 use lowtide_proto::line::{LineReader, at_socket};
 use lowtide_proto::share::{Give, Need, Priority, Report, State, ToAgent, ToArbiter, Wait, Way};
 use lowtide_types::Bytes;
@@ -117,7 +118,7 @@ impl Member {
 }
 
 fn order(drain_ms: u64) -> Give {
-    Give { order: 7, way: Way::Sleep, drain_ms, for_whom: "process 1 (x)".to_owned() }
+    Give { order: 7, way: Way::Sleep, drain_ms, for_whom: "process 1 (x)".to_owned(), holds: false }
 }
 
 /// Settings of a program that takes turns, with a helper that listens already. The machine has 400 MiB, of which a
@@ -280,6 +281,42 @@ fn work_ends_before_a_program_gives_way_and_what_comes_later_waits() {
     program.tell("check 0");
     member.serve();
     assert_eq!(program.answer(), "error -2", "the work was done");
+}
+
+#[test]
+fn a_process_that_holds_keeps_its_memory_and_its_threads_until_its_family_has_come_so_far() {
+    let world = World::new();
+    let helper = Helper::new(&world);
+    let (mut program, mut member) = shared(&world, &helper, &[("LOWTIDE_FAMILY", "7-8")]);
+    let helper::Ask::Join(join) = &member.join else { panic!("{:?}", member.join) };
+    assert_eq!(join.family.map(Target::to_text).as_deref(), Some("7-8"));
+    program.does("alloc 0 4194304; write 0 5");
+    for leaves in [false, true, false] {
+        member.say(&ToAgent::Give(Give { holds: true, ..order(1000) }));
+        assert_eq!(member.hear(), ToArbiter::Held { order: 7 });
+        assert!(!program.status().is_asleep);
+        if leaves {
+            member.say(&ToAgent::Leave { order: 7 });
+            let said = member.hear();
+            assert!(matches!(said, ToArbiter::Gave { order: 7, .. }), "{said:?}");
+            assert!(program.status().is_asleep);
+            program.tell("check 0");
+            member.serve();
+        } else {
+            program.tell("check 0");
+            thread::sleep(Duration::from_millis(100));
+            assert!(!program.has_answered(), "its threads wait");
+            member.say(&ToAgent::Stay { order: 7 });
+            let said = member.hear();
+            assert!(matches!(said, ToArbiter::Refused { order: 7, .. }), "{said:?}");
+        }
+        assert_eq!(program.answer(), "ok");
+    }
+    // Nobody says anything any more.
+    member.say(&ToAgent::Give(Give { order: 8, holds: true, ..order(100) }));
+    assert_eq!(member.hear(), ToArbiter::Held { order: 8 });
+    assert!(matches!(member.hear(), ToArbiter::Refused { order: 8, .. }));
+    program.does("check 0");
 }
 
 #[test]

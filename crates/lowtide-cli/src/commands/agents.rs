@@ -234,8 +234,12 @@ fn describe(page: &mut Page, status: &Status, in_detail: bool) {
     for limit in &status.limits {
         let (own, cap, told, free) = (limit.own, limit.cap, limit.told_free, limit.free);
         let life = limit.life.map(|life| format!(", {life} for its life")).unwrap_or_default();
+        let kin = match limit.kin {
+            Bytes::ZERO => String::new(),
+            kin => format!(" and {kin} of other processes of its run,"),
+        };
         let text = format!(
-            "{own} of at most {cap} on {}{life}; it is told {told} free, the driver has {free}",
+            "{own}{kin} of at most {cap} on {}{life}; it is told {told} free, the driver has {free}",
             limit.device
         );
         page.row("limit", &text);

@@ -56,6 +56,7 @@ fn holder_text(holder: &Holder) -> String {
     if let (Some(state), Some(priority)) = (holder.state, holder.priority) {
         facts.extend([state.to_string(), priority.to_string()]);
     }
+    facts.extend(holder.family.map(|run| format!("with all of run {run}")));
     facts.extend(holder.since_s.map(|since_s| format!("for {since_s:.1} s")));
     match (holder.idle_s, &holder.unmovable) {
         (_, Some(why)) => facts.push(format!("cannot give way: {why}")),

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{self, Command};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -19,7 +19,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use clap::builder::{EnumValueParser, TypedValueParser as _};
 use lowtide_device::cuda::Driver;
 use lowtide_device::private_files::PrivateFolder;
-use lowtide_proto::helper::Helper;
+use lowtide_proto::helper::{Helper, Target};
 use lowtide_proto::{MemoryCap, Obstacle, WITHOUT_GPU};
 use lowtide_release::parse_time;
 use lowtide_types::Bytes;
@@ -32,6 +32,8 @@ use crate::text::page;
 const AGENT: &str = "liblowtide_agent.so";
 /// The folder beside the agent whose `sitecustomize.py` adopts projects in Python programs.
 const ADOPT: &str = "adopt";
+/// The variable that names the first process of a run to all its processes.
+const FAMILY: &str = "LOWTIDE_FAMILY";
 /// What stands before the agent's version in the output of the process that tries it.
 const AGENT_VERSION: &str = "lowtide's agent: ";
 /// The options of `AddressSanitizer`.
@@ -83,10 +85,14 @@ pub(crate) struct Options {
     /// life. Without it: 2GiB, of a small GPU an eighth.
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "share")]
     reserve: Option<String>,
-    /// The most GPU memory that each process of the program may have on each GPU, as a size or a part: 40GiB, 30%. It
-    /// is told so much as the whole GPU; what is more fails with the driver's out-of-memory error.
+    /// The most GPU memory that all processes of the program together may have on each GPU, as a size or a part: 40GiB,
+    /// 30%. They are told so much as the whole GPU; what is more fails with the driver's out-of-memory error.
     #[arg(long, value_name = "SIZE", value_parser = cap)]
     memory: Option<String>,
+    /// Make each process a program of its own: it takes turns by itself, and has the memory of `--memory` for itself. For
+    /// a notebook server, a supervisor, a launcher of jobs. Otherwise all processes of one `run` take turns together.
+    #[arg(long)]
+    apart: bool,
     /// Let the program sleep although something is in the way that `lowtide status` names: rdma, gdrcopy,
     /// cufile, ucx, nvshmem, mps, sync-memops, deepbind. Only if nothing but the program itself uses its memory.
     #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = obstacle)]
@@ -215,6 +221,12 @@ fn prepare(command: &mut Command, options: &Options, agent: &Path) -> anyhow::Re
             ));
         }
         command.env("LOWTIDE_SHARE", "1").env("LOWTIDE_PRIORITY", &options.priority);
+    }
+    // A run inside another one is a program of its own.
+    if options.apart {
+        command.env_remove(FAMILY);
+    } else {
+        command.env(FAMILY, Target::of(process::id())?.to_text());
     }
     if let Some(limit) = &options.wait {
         command.env("LOWTIDE_WAIT", limit);

@@ -35,7 +35,7 @@ pub(crate) struct Started {
 pub(super) fn note(folder: &PrivateFolder, reason: &str) -> anyhow::Result<String> {
     all(folder)?;
     let target = Target::of(process::id())?;
-    let name = format!("{}{}-{}", of_this_namespace()?, target.pid, target.start_ticks);
+    let name = of_this_namespace()? + &target.to_text();
     folder.replace(&name, reason.as_bytes())?;
     Ok(name)
 }
@@ -45,10 +45,7 @@ pub(super) fn all(folder: &PrivateFolder) -> anyhow::Result<Vec<Started>> {
     let (own, mut found) = (of_this_namespace()?, Vec::new());
     for name in folder.names()? {
         let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
-        let of_process = name.strip_prefix(&own).and_then(|rest| rest.split_once('-'));
-        let target = of_process.and_then(|(pid, start)| {
-            Some(Target { pid: pid.parse().ok()?, start_ticks: start.parse().ok()? })
-        });
+        let target = name.strip_prefix(&own).and_then(|rest| rest.parse().ok());
         match target {
             Some(target) if runs(target) => {
                 let reason = folder.read(name, REASON_MOST)?.unwrap_or_default();

@@ -4,6 +4,8 @@
 #[allow(dead_code, reason = "the agent's own tests use the rest")]
 pub(crate) mod program;
 
+use std::fs::File;
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -176,6 +178,45 @@ fn programs_that_share_take_turns_and_status_shows_who_waits() {
     assert_eq!(first.answer(), "ok");
     second.does("check 0");
     first.does("check 0");
+}
+
+#[test]
+fn processes_of_one_run_are_one_program_unless_they_are_apart() {
+    let world = World::new();
+    let settings = format!("idle_ms=3000,locks={}", world.folder().display());
+    let printed = |apart: &[&str], script: &str| {
+        let mut command = lowtide(&world, &[&["run", "--share"], apart].concat());
+        command.env("LOWTIDE_HELPER_PROGRAM", helper()).env("LOWTIDE_HELPER", &settings);
+        let done = command.args(["--", "sh", "-c", script]).output().expect("lowtide runs");
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    };
+    let print = "echo $$; echo ${LOWTIDE_FAMILY:-none}; sh -c 'echo ${LOWTIDE_FAMILY:-none}'";
+    let text = printed(&[], print);
+    let [pid, first, child] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+    assert!(first.starts_with(&format!("{pid}-")) && first == child, "{text}");
+    assert!(printed(&["--apart"], print).ends_with("\nnone\nnone\n"));
+    // Two processes that one run started, as `status` shows them.
+    let script = "\"$0\" dlsym < \"$1\" > \"$1.out\" & exec \"$0\" dlsym";
+    let (input, client) = (world.folder().join("input"), client(Route::Dlsym));
+    assert!(Command::new("mkfifo").arg(&input).status().expect("mkfifo").success());
+    let mut command = lowtide(&world, &["run", "--share", "--", "sh", "-c", script]);
+    command.env("LOWTIDE_HELPER_PROGRAM", helper()).env("LOWTIDE_HELPER", &settings);
+    let mut program = world.spawn(command.arg(client).arg(&input));
+    let mut child = File::options().write(true).open(&input).expect("its input");
+    writeln!(child, "start").expect("it reads");
+    program.does("start; alloc 0 4194304");
+    let began = Instant::now();
+    let kin = format!("with all of run {}", program.pid());
+    loop {
+        let mut command = lowtide(&world, &["status"]);
+        command.env("LOWTIDE_HELPER_PROGRAM", helper()).env("COLUMNS", "400");
+        let text = command.output().expect("lowtide runs").stdout;
+        let text = String::from_utf8_lossy(&text);
+        if text.matches(&kin).count() == 2 {
+            break;
+        }
+        assert!(began.elapsed() < LIMIT, "{text}");
+    }
 }
 
 #[test]

@@ -9,5 +9,6 @@ pub(crate) mod memory;
 pub mod private_files;
 pub mod process;
 pub mod process_tree;
+pub mod records;
 pub mod tallies;
 pub mod yama;

@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lowtide_proto::helper::DeviceBytes;
-use lowtide_proto::share::{Give, ToAgent, Wait};
+use lowtide_proto::share::{Give, ToAgent, Wait, Way};
 
 use super::amounts::{Amounts, unsigned};
 use super::arbiter::Arbiter;
-use super::member::{Member, MemberId, Order};
+use super::family::{Family, FamilyId};
+use super::member::{Member, MemberId};
+use super::order::{Order, Part};
 use super::plan::{Giver, plan};
 use super::room::DeviceFree;
 use super::turns::CATCHING_UP;
@@ -35,7 +37,7 @@ struct Turn {
     /// What will be left when all calls so far have their room.
     later: Amounts,
     /// The programs that give way for earlier calls, and those of the earlier calls.
-    taken: BTreeSet<MemberId>,
+    taken: BTreeSet<FamilyId>,
     told: Vec<(MemberId, ToAgent)>,
 }
 
@@ -47,15 +49,13 @@ impl Arbiter {
         for wait in &mut self.waits {
             wait.is_granted &= self.room.is_lent_to(wait.member);
         }
-        let left = self.room.left();
-        let mut turn = Turn {
-            later: self.sure(now, &left),
-            now: left,
-            taken: BTreeSet::new(),
-            told: self.look(now),
-        };
+        let left = self.room.left().minus(&self.promised());
+        let mut told = std::mem::take(&mut self.untold);
+        told.append(&mut self.look(now));
+        let later = self.sure(now, &left);
+        let mut turn = Turn { later, now: left, taken: BTreeSet::new(), told };
         if now >= BEGINNING || self.has_heard_all() {
-            let order = order(&self.waits, now, &self.members, self.without);
+            let order = order(&self.waits, now, &self.families, self.without);
             let mut refused = Vec::new();
             for (index, _) in order {
                 if let Some(why) = self.serve(now, index, &mut turn) {
@@ -74,29 +74,38 @@ impl Arbiter {
     /// Returns what is free without what may be memory of orders under way, and what those orders will free.
     fn sure(&self, now: Duration, left: &Amounts) -> Amounts {
         let mut sure = left.clone();
-        let orders = || self.members.values().filter_map(|it| Some((it, it.order.as_ref()?)));
+        let orders = || self.families.values().filter_map(|it| Some((it, it.order.as_ref()?)));
         for (_, order) in orders() {
             for (uuid, _) in order.gain.iter() {
                 sure.put(uuid, sure.at(uuid).min(order.left.at(uuid)));
             }
         }
-        let under_way = orders().filter(|(member, _)| member.obstacle(now).is_none());
+        let under_way = orders().filter(|(family, _)| family.obstacle(now).is_none());
         under_way.for_each(|(_, order)| sure.add(&order.gain));
         sure
     }
 
     fn has_heard_all(&self) -> bool {
-        self.expected.is_empty() && self.members.values().all(|member| member.report.is_some())
+        self.expected.is_empty() && self.families.values().all(Family::has_reported)
     }
 
     /// Answers what of a device cannot be moved, once all others have reported, or do not.
     fn answer(&mut self, now: Duration, turn: &mut Turn) {
         for (id, own, since) in std::mem::take(&mut self.questions) {
-            let mut others = self.members.iter().filter(|(other, _)| **other != id);
-            let is_known = others.all(|(_, it)| it.reported >= since && it.report.is_some());
+            let Some(family) = self.kin.get(&id) else { continue };
+            let mut members = self.members();
+            let is_known = members
+                .all(|(other, it)| other == id || (it.reported >= since && it.report.is_some()));
+            drop(members);
             let Some(device) = self.room.devices.get(&own.uuid) else { continue };
             if is_known || now >= since + HOPELESS {
-                let bytes = unsigned(self.fixed(id, device, own.bytes));
+                // Nor does what others of its family have move for it.
+                let kin = self
+                    .members()
+                    .filter(|(other, _)| *other != id && self.kin.get(other) == Some(family));
+                let kin = kin.map(|(_, it)| it.held().at(&own.uuid) + it.back().at(&own.uuid));
+                let fixed = self.fixed(*family, device, own.bytes) + kin.sum::<i64>();
+                let bytes = unsigned(fixed);
                 turn.told.push((id, ToAgent::Fixed(DeviceBytes { bytes, ..own })));
             } else {
                 self.questions.push((id, own, since));
@@ -104,16 +113,16 @@ impl Arbiter {
         }
     }
 
-    /// Asks programs for reports while a call waits, or a question.
+    /// Asks processes for reports while a call waits, or a question.
     fn look(&mut self, now: Duration) -> Vec<(MemberId, ToAgent)> {
         let waiting = self.waits.iter().filter(|wait| !wait.is_granted).map(|wait| wait.since);
         let questions = self.questions.iter().map(|(_, _, since)| *since);
         let Some(newest) = waiting.chain(questions).max() else { return Vec::new() };
         let is_due = |it: &Member| it.reported < newest || now >= it.reported + LOOK;
-        let due = self.members.iter_mut().filter(|(_, it)| it.can_be_asked() && is_due(it));
-        let ask = |(id, member): (&MemberId, &mut Member)| {
+        let due = self.members_mut().filter(|(_, it)| it.can_be_asked() && is_due(it));
+        let ask = |(id, member): (MemberId, &mut Member)| {
             member.asked(now);
-            (*id, ToAgent::Look)
+            (id, ToAgent::Look)
         };
         due.map(ask).collect()
     }
@@ -129,37 +138,46 @@ impl Arbiter {
             self.waits[index].hopeless_since = None;
         }
         // It would hold its lease for nothing. It keeps its place.
-        if self.members.get(&self.waits[index].member)?.is_deaf(now) {
+        let wait = &self.waits[index];
+        if self.member(wait.member)?.is_deaf(now) {
             return None;
         }
-        let extra = self.room_of(&self.waits[index]);
-        if turn.later.covers(&extra) {
-            self.grant_or_wait(now, index, extra, turn);
-            return None;
+        let (extra, own) = (self.room_of(wait), self.promise(wait.member));
+        // What is kept for its process is there for it, and for nobody else.
+        turn.now.add(&own);
+        turn.later.add(&own);
+        let why = if turn.later.covers(&extra) {
+            self.grant_or_wait(now, index, &extra, turn);
+            None
+        } else {
+            self.make_room(now, index, (&extra, &own), turn)
+        };
+        if !self.waits[index].is_granted {
+            turn.now = turn.now.minus(&own);
         }
-        self.make_room(now, index, &extra, turn)
+        why
     }
 
     /// Grants a call its room, or has it wait for what is on its way.
-    fn grant_or_wait(&mut self, now: Duration, index: usize, extra: Amounts, turn: &mut Turn) {
+    fn grant_or_wait(&mut self, now: Duration, index: usize, extra: &Amounts, turn: &mut Turn) {
         let wait = &self.waits[index];
-        let Some(member) = self.members.get(&wait.member) else { return };
-        turn.later = turn.later.minus(&extra);
-        turn.taken.insert(wait.member);
+        let Some(family) = self.families.get(&wait.family) else { return };
+        turn.later = turn.later.minus(extra);
+        turn.taken.insert(wait.family);
         // Nobody is granted something while its memory leaves: what it has is not certain.
-        let is_settled = member.order.is_none() && !self.room.is_lent_to(wait.member);
-        let wake = member.wake();
-        let mut can_be_granted = is_settled && now >= wait.retry_at && turn.now.covers(&extra);
+        let is_settled = family.order.is_none() && !self.room.is_lent_to(wait.member);
+        let wake = family.wake();
+        let mut can_be_granted = is_settled && now >= wait.retry_at && turn.now.covers(extra);
         if can_be_granted {
             let since = *self.waits[index].room_since.get_or_insert(now);
-            can_be_granted = !self.is_about_to_grow(now, since, &extra);
+            can_be_granted = !self.is_about_to_grow(now, since, extra);
         } else {
             self.waits[index].room_since = None;
         }
         if can_be_granted {
             self.grant(now, index, extra, turn);
         } else {
-            let reason = words::for_orders(&self.members, &extra, wake);
+            let reason = words::for_orders(&self.families, extra, wake);
             self.tell(index, reason, turn);
         }
     }
@@ -168,7 +186,7 @@ impl Arbiter {
     /// long. A number of the middle of that could not show later that the grant was used, and the next call would
     /// wait for [`super::LATE`].
     fn is_about_to_grow(&self, now: Duration, room_since: Duration, extra: &Amounts) -> bool {
-        let mut orders = self.members.values().filter_map(|member| member.order.as_ref());
+        let mut orders = self.families.values().filter_map(|family| family.order.as_ref());
         orders.any(|order| {
             order.given <= room_since
                 && now < order.given + SOON
@@ -176,26 +194,28 @@ impl Arbiter {
         })
     }
 
-    /// Has programs give way for a call, once all that it needs can. Returns why it is refused, if it is.
+    /// Has programs give way for a call, once all that it needs can; `own` is what is kept for it. Returns why it is
+    /// refused, if it is.
     fn make_room(
         &mut self,
         now: Duration,
         index: usize,
-        extra: &Amounts,
+        (extra, own): (&Amounts, &Amounts),
         turn: &mut Turn,
     ) -> Option<String> {
         let wait = &self.waits[index];
-        let (id, can_leave) = (wait.member, wait.need.can_leave);
+        let (id, can_leave) = (wait.family, wait.need.can_leave);
         let missing = extra.minus(&turn.later).positive();
         let is_now = |givers: &[Giver]| givers.iter().all(|giver| giver.from <= now);
         let is_known = now >= wait.since + LOOKED || self.is_known(now, wait);
         let found = plan(&missing, now, &self.candidates(now, wait, &turn.taken));
         let Some(givers) = found.filter(|givers| can_leave || is_now(givers)) else {
-            let reason = words::for_obstacles(&self.members, &self.room, wait, &missing, now);
+            let reason = words::for_obstacles(&self.families, &self.room, wait, &missing, now);
             if !can_leave && is_known {
                 let why = reason.why;
                 return Some(format!("it cannot wait here, and nobody gives way now: {why}"));
             }
+            turn.later = turn.later.minus(own);
             self.tell(index, reason, turn);
             return None;
         };
@@ -208,60 +228,83 @@ impl Arbiter {
         }
         turn.later = turn.later.minus(extra);
         turn.taken.insert(id);
-        let wake = self.members.get(&id)?.wake();
-        let reason = words::for_givers(&self.members, &givers, now, wake);
+        let wake = self.families.get(&id)?.wake();
+        let reason = words::for_givers(&self.families, &givers, now, wake);
         self.tell(index, reason, turn);
         None
     }
 
     /// Returns whether all other programs have reported since a call began to wait, but for those that cannot move.
     fn is_known(&self, now: Duration, wait: &Waiting) -> bool {
-        let mut others = self.members.iter().filter(|(id, _)| **id != wait.member);
-        others.all(|(_, it)| it.reported >= wait.since || it.obstacle(now).is_some())
+        let mut others = self.families.iter().filter(|(id, _)| **id != wait.family);
+        let has_reported =
+            |family: &Family| family.members.values().all(|it| it.reported >= wait.since);
+        others.all(|(_, family)| has_reported(family) || family.obstacle(now).is_some())
     }
 
-    fn grant(&mut self, now: Duration, index: usize, extra: Amounts, turn: &mut Turn) {
-        let wait = &mut self.waits[index];
-        turn.now = turn.now.minus(&extra);
-        for order in self.members.values_mut().filter_map(|member| member.order.as_mut()) {
-            order.left = order.left.minus(&extra);
+    /// Grants a call its room. The other processes of its program come back when they are touched, and find theirs kept.
+    fn grant(&mut self, now: Duration, index: usize, extra: &Amounts, turn: &mut Turn) {
+        let wait = &self.waits[index];
+        let (id, ticket, own) = (wait.member, wait.need.ticket, self.own_room(wait));
+        if let Some(family) = self.families.get_mut(&wait.family) {
+            family.set_due(true);
         }
-        let lease = self.room.lease(now, wait.member, wait.need.ticket, extra);
+        turn.now = turn.now.minus(extra);
+        for order in self.families.values_mut().filter_map(|family| family.order.as_mut()) {
+            order.left = order.left.minus(extra);
+        }
+        let lease = self.room.lease(now, id, ticket, own);
+        let wait = &mut self.waits[index];
         (wait.is_granted, wait.told) = (true, None);
         let lease_ms = lease.as_millis() as u64;
-        turn.told.push((wait.member, ToAgent::Grant { ticket: wait.need.ticket, lease_ms }));
+        turn.told.push((id, ToAgent::Grant { ticket, lease_ms }));
     }
 
     fn give(&mut self, now: Duration, index: usize, giver: &Giver, turn: &mut Turn) {
         self.orders += 1;
         let (number, wait, most) = (self.orders, &self.waits[index], self.most_served());
-        let waits_itself = self.waits.iter().any(|it| it.member == giver.id);
-        let asker = self.members.get(&wait.member);
+        let waits_itself = self.waits.iter().any(|it| it.family == giver.id);
+        let asker = self.families.get(&wait.family);
         let asker = asker.map(|it| (it.name(), it.join.priority, it.served));
-        let (Some((for_whom, class, served)), Some(member)) =
-            (asker, self.members.get_mut(&giver.id))
+        let (Some((for_whom, class, served)), Some(family)) =
+            (asker, self.families.get_mut(&giver.id))
         else {
             return;
         };
         let mut served_meanwhile = Duration::ZERO;
         if giver.is_busy {
-            served_meanwhile = now.saturating_sub(wait.since.max(member.since));
-            member.served = member.served.max(served.saturating_sub(CATCHING_UP));
+            served_meanwhile = now.saturating_sub(wait.since.max(family.since));
+            family.served = family.served.max(served.saturating_sub(CATCHING_UP));
         } else if !waits_itself {
             // What is idle has no claim on the time of others.
-            member.served = most;
+            family.served = most;
         }
-        if giver.is_busy && class <= member.join.priority {
-            self.moves.begin(number, now, member.switch(), giver.gain.clone());
+        if giver.is_busy && class <= family.join.priority {
+            self.moves.begin(number, now, family.switch(), giver.gain.clone());
         }
-        member.asked(now);
-        let call = (wait.member, wait.need.ticket);
-        let (gain, left) = (giver.gain.clone(), turn.now.clone());
-        let given = now;
-        member.order = Some(Order { number, given, call, served: served_meanwhile, gain, left });
-        let drain_ms = member.drain(now).as_millis() as u64;
-        let give = Give { order: number, way: giver.way, drain_ms, for_whom };
-        turn.told.push((giver.id, ToAgent::Give(give)));
+        let (drain_ms, way) = (family.drain(now).as_millis() as u64, giver.way);
+        family.set_due(false);
+        // Who has nothing to give stops, too: it may use memory of another.
+        let is_told =
+            |it: &Member| !it.is_away() || (way == Way::Suspend && it.gain(way).total() > 0);
+        let told: Vec<_> =
+            family.active().filter(|(_, it)| is_told(it)).map(|(id, _)| id).collect();
+        let give = Give { order: number, way, drain_ms, for_whom, holds: told.len() > 1 };
+        for id in &told {
+            family.members.entry(*id).and_modify(|member| member.asked(now));
+            turn.told.push((*id, ToAgent::Give(give.clone())));
+        }
+        family.order = Some(Order {
+            number,
+            given: now,
+            call: (wait.member, wait.need.ticket),
+            served: served_meanwhile,
+            gain: giver.gain.clone(),
+            left: turn.now.clone(),
+            parts: told.into_iter().map(|id| (id, Part::Told)).collect(),
+            leaves: None,
+            refused: None,
+        });
     }
 
     /// Tells a program what its call waits for, if that has changed.

@@ -10,16 +10,21 @@
 //! | `decide` | its decisions, call by call |
 //! | `prospects` | whether a call can have its room, from whom and when |
 //! | `plan` | who gives way so that one call has its room |
-//! | `member` | a program that shares: its memory, its residence, its failed drains, why it cannot move |
+//! | `family` | a program that shares: its processes, its residence, its failed drains, why it cannot move |
+//! | `member` | a process that shares: its memory by its reports |
+//! | `order` | an order to give way: all processes of a program stop before the memory of any of them moves |
 //! | `room` | the driver's numbers, and what of the free memory is promised |
 //! | `waits` | the calls that wait, and their order |
 //! | `turns` | classes, residence, and the part of the time that goes into moving |
-//! | `words` | why a call waits, and the queue, for people |
+//! | `words` | why a call waits, for people |
+//! | `queue` | the queue, for `lowtide status` |
 //! | `amounts` | bytes by device |
 //!
 //! # The rules
 //! - **A call is granted all that it needs, on all devices, or nothing.** It holds nothing while it waits, except
 //!   what its program had before, and that may be taken: its program may be put to sleep. So there is no circle.
+//! - **The processes of one run are one program**: what one of them needs, all that are off the devices need; after a
+//!   grant their room is kept until they are touched. They give way together, or none does.
 //! - **More than there can ever be is refused at once**, as alone on a card: a framework empties its cache and tries
 //!   again. What cannot be moved counts as not there, but a program that sleeps waits for it: it has nothing to free.
 //! - **A grant is a lease**, bounded by the driver's free number of that moment, minus the other leases, minus
@@ -49,9 +54,12 @@
 mod amounts;
 mod arbiter;
 mod decide;
+mod family;
 mod member;
+mod order;
 mod plan;
 mod prospects;
+mod queue;
 mod room;
 mod turns;
 mod waits;

@@ -6,12 +6,12 @@ use std::time::Duration;
 use lowtide_proto::share::{Priority, Way};
 
 use super::amounts::Amounts;
-use super::member::{Member, MemberId};
+use super::family::{Family, FamilyId};
 
 /// A program that can be made to give way.
 pub(super) struct Candidate<'a> {
-    pub(super) id: MemberId,
-    pub(super) member: &'a Member,
+    pub(super) id: FamilyId,
+    pub(super) family: &'a Family,
     /// The time for which it has been idle or has waited itself; `None` for a busy one.
     pub(super) idle: Option<Duration>,
     /// The moment from which a busy one can be told to sleep.
@@ -21,7 +21,7 @@ pub(super) struct Candidate<'a> {
 /// A program of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Giver {
-    pub(super) id: MemberId,
+    pub(super) id: FamilyId,
     pub(super) way: Way,
     /// The moment from which it can be told to.
     pub(super) from: Duration,
@@ -41,7 +41,7 @@ pub(super) fn plan(missing: &Amounts, now: Duration, all: &[Candidate]) -> Optio
         if covers(&givers, &missing) {
             break;
         }
-        let gain = one.member.gain(way);
+        let gain = one.family.gain(way);
         if !gain.meets(&missing) {
             continue;
         }
@@ -83,7 +83,7 @@ fn steps<'a>(
         steps.extend(ones.iter().map(|one| (*one, way)));
     };
     add(&idle, Way::Sleep);
-    let without_work = Amounts::sum(idle.iter().map(|one| one.member.gain(Way::Suspend)));
+    let without_work = Amounts::sum(idle.iter().map(|one| one.family.gain(Way::Suspend)));
     // Contexts take a second or more to leave. That is better than to hold up work, where it is enough.
     if without_work.covers(missing) {
         add(&idle, Way::Suspend);
@@ -95,13 +95,13 @@ fn steps<'a>(
 }
 
 /// Sorts the longest idle first, and of those that were idle for about as long the cheapest to bring back.
-fn by_idle_time(one: &Candidate) -> (Reverse<u32>, i64, MemberId) {
+fn by_idle_time(one: &Candidate) -> (Reverse<u32>, i64, FamilyId) {
     let idle_ms = one.idle.unwrap_or_default().as_millis() as u64;
     let doublings = u64::BITS - idle_ms.leading_zeros();
-    (Reverse(doublings), one.member.gain(Way::Sleep).total(), one.id)
+    (Reverse(doublings), one.family.gain(Way::Sleep).total(), one.id)
 }
 
 /// Sorts those first that can be told now, and of them the lowest class and the longest residence.
-fn by_residence(one: &Candidate, now: Duration) -> (Duration, Priority, Duration, MemberId) {
-    (one.from.max(now), one.member.join.priority, one.member.since, one.id)
+fn by_residence(one: &Candidate, now: Duration) -> (Duration, Priority, Duration, FamilyId) {
+    (one.from.max(now), one.family.join.priority, one.family.since, one.id)
 }

@@ -32,6 +32,8 @@ pub enum Rule {
     Residence,
     /// Waiting raises the class.
     Aging,
+    /// The processes of one run take turns together.
+    Families,
 }
 
 /// Returns the class of a call that has waited.

@@ -1,19 +1,19 @@
 //! The calls that wait, and their order.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lowtide_proto::share::{Need, Priority, Wait};
 
-use super::amounts::Amounts;
-use super::member::{Member, MemberId};
+use super::family::{Families, Family, FamilyId};
+use super::member::MemberId;
 use super::turns::{Rule, class};
 
 /// A call that waits, or that takes what it was granted.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) member: MemberId,
+    pub(super) family: FamilyId,
     pub(super) need: Need,
     /// The moment at which it asked first.
     pub(super) since: Duration,
@@ -31,14 +31,12 @@ pub(super) struct Waiting {
     pub(super) told: Option<Wait>,
 }
 
-/// The programs that share.
-pub(super) type Members = BTreeMap<MemberId, Member>;
-
 impl Waiting {
     /// Makes the wait of a call that asks now.
-    pub(super) fn new(now: Duration, member: MemberId, need: Need) -> Waiting {
+    pub(super) fn new(now: Duration, member: MemberId, family: FamilyId, need: Need) -> Waiting {
         Waiting {
             member,
+            family,
             need,
             since: now,
             is_granted: false,
@@ -50,26 +48,19 @@ impl Waiting {
         }
     }
 
-    /// Returns the room that it waits for: its whole need without what its program has.
-    pub(super) fn extra(&self, members: &Members, without: Option<Rule>) -> Amounts {
-        let mut extra = Amounts::from(self.need.devices.as_slice());
-        if let Some(member) = members.get(&self.member) {
-            extra = extra.minus(&member.held());
-            if without == Some(Rule::WholeNeeds) {
-                extra = extra.minus(&member.back());
-            }
-        }
-        extra.positive()
+    /// Returns whether it is the wait of this process and number.
+    pub(super) fn is_of(&self, member: MemberId, ticket: u64) -> bool {
+        self.member == member && self.need.ticket == ticket
     }
 
     /// Returns the class that it has by now.
     pub(super) fn class(
         &self,
         now: Duration,
-        members: &Members,
+        families: &Families,
         without: Option<Rule>,
     ) -> Priority {
-        let declared = members.get(&self.member).map_or(Priority::Batch, |it| it.join.priority);
+        let declared = families.get(&self.family).map_or(Priority::Batch, |it| it.join.priority);
         if without == Some(Rule::Aging) {
             declared
         } else {
@@ -85,12 +76,12 @@ impl Waiting {
 pub(super) fn order(
     waits: &[Waiting],
     now: Duration,
-    members: &Members,
+    families: &Families,
     without: Option<Rule>,
 ) -> Vec<(usize, Priority)> {
-    let of = |wait: &Waiting| wait.class(now, members, without);
+    let of = |wait: &Waiting| wait.class(now, families, without);
     let highest = waits.iter().map(of).max().unwrap_or_default();
-    let is_urgent = |wait: &Waiting| members.get(&wait.member).is_some_and(Member::is_urgent);
+    let is_urgent = |wait: &Waiting| families.get(&wait.family).is_some_and(Family::is_urgent);
     let class = |wait: &Waiting| if is_urgent(wait) { highest } else { of(wait) };
     let waiting = waits.iter().enumerate().filter(|(_, wait)| !wait.is_granted);
     let mut order: Vec<_> = waiting.map(|(index, wait)| (index, class(wait))).collect();

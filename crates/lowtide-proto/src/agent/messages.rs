@@ -156,6 +156,9 @@ pub struct LimitStatus {
     /// What it has there, asleep or not.
     #[serde(rename = "own_bytes")]
     pub own: Bytes,
+    /// What other processes of its `run` have there, with which it shares its cap.
+    #[serde(rename = "family_bytes", default)]
+    pub kin: Bytes,
     /// The most that it may have.
     #[serde(rename = "cap_bytes")]
     pub cap: Bytes,

@@ -5,6 +5,8 @@
 use lowtide_types::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::target::Target;
+
 /// A question on a connection for sharing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -17,6 +19,9 @@ pub enum ShareAsk {
         allocation: u64,
         /// The most descriptors that the answer may have.
         most: usize,
+        /// The first process of the run that opens it.
+        #[serde(default)]
+        family: Option<Target>,
     },
     /// Asks for the next chunks of the allocation that is being opened.
     More {
@@ -44,6 +49,9 @@ pub enum ShareAnswer {
         chunks: Vec<Bytes>,
         /// The sum of the chunks that are still to come.
         left: Bytes,
+        /// Whether both are processes of one run: then the memory is closed while the one that opens it sleeps.
+        #[serde(default)]
+        is_kin: bool,
     },
     /// Nothing was opened.
     Refused {

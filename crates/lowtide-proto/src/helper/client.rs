@@ -422,8 +422,12 @@ mod tests {
                 serve(&listener, &Greeting::line(77), &[&first]);
                 serve(&listener, &Greeting::line(78), &[&Answer::Refused { refusal }.to_line()]);
             });
-            let join =
-                Join { command: "python".to_owned(), priority: Priority::Normal, wait_ms: 600_000 };
+            let join = Join {
+                command: "python".to_owned(),
+                priority: Priority::Normal,
+                wait_ms: 600_000,
+                family: None,
+            };
             let connection = helper.connect().expect("it listens");
             let (stream, mut lines) = connection.join(join.clone()).expect("it lets us join");
             let line = lines.read(&stream, LINE_MOST, Instant::now()).expect("it was read");

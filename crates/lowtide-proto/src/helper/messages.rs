@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::refusal::Refusal;
 use super::state::{ProcessState, Step};
-use super::target::Target;
 use crate::device_bytes::DeviceBytes;
 use crate::line::line_of;
 use crate::share::{Join, Queue};
+use crate::target::Target;
 
 /// The version of the helper's protocol.
 pub const VERSION: u32 = 1;
@@ -318,6 +318,7 @@ mod tests {
                 command: "python serve.py".to_owned(),
                 priority: Priority::Batch,
                 wait_ms: 600_000,
+                family: Some(target),
             }),
             Ask::Queue,
         ];

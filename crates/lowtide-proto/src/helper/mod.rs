@@ -22,11 +22,10 @@ mod client;
 mod messages;
 mod refusal;
 mod state;
-mod target;
 
 pub use self::client::{Connection, Helper, HelperError, is_privileged};
 pub use self::messages::*;
 pub use self::refusal::Refusal;
 pub use self::state::{ProcessState, Step};
-pub use self::target::Target;
 pub use crate::device_bytes::DeviceBytes;
+pub use crate::target::{ParseTargetError, Target};

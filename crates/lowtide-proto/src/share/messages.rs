@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device_bytes::DeviceBytes;
 use crate::line::line_of;
+use crate::target::Target;
 
 words! {
     /// A program's class: whose wait is ended first. Waiting raises it.
@@ -54,6 +55,9 @@ pub struct Join {
     pub priority: Priority,
     /// The time after which a call of the program stops waiting, in milliseconds. The agent sees to that.
     pub wait_ms: u64,
+    /// The process that `lowtide run` became, whose processes take turns together; `None` for one that is apart.
+    #[serde(default)]
+    pub family: Option<Target>,
 }
 
 words! {
@@ -162,6 +166,10 @@ pub struct Give {
     pub drain_ms: u64,
     /// The program that needs the room, for people: `process 77 (vllm)`.
     pub for_whom: String,
+    /// Whether the process keeps its memory and its gate closed once its work has ended, and says
+    /// [`ToArbiter::Held`]: others of its family may not be able to give way.
+    #[serde(default)]
+    pub holds: bool,
 }
 
 /// What a call waits for, for the line on standard error.
@@ -200,6 +208,11 @@ pub enum ToArbiter {
         /// The number of the wait.
         ticket: u64,
     },
+    /// The work of a process has ended that holds; its gate is closed, and its memory still there.
+    Held {
+        /// The number of the order.
+        order: u64,
+    },
     /// Room was made. A report comes before it.
     Gave {
         /// The number of the order.
@@ -230,6 +243,16 @@ pub enum ToAgent {
     Look,
     /// Orders the program to make room.
     Give(Give),
+    /// Lets a process that holds go on with its order: all of its family hold.
+    Leave {
+        /// The number of the order.
+        order: u64,
+    },
+    /// Ends the order of a process that holds: one of its family does not give way. It goes on with its work.
+    Stay {
+        /// The number of the order.
+        order: u64,
+    },
     /// Lets a call take its memory. Another grant for a call that has taken it says nothing new.
     Grant {
         /// The number of the wait.
@@ -316,6 +339,7 @@ mod tests {
             ToArbiter::Drop { ticket: 1 },
             ToArbiter::Used { ticket: 2 },
             ToArbiter::Failed { ticket: 3 },
+            ToArbiter::Held { order: 4 },
             ToArbiter::Gave { order: 4, freed: devices, took_ms: 119 },
             ToArbiter::Refused { order: 5, reason: "at work".to_owned(), tried_ms: 10_000 },
             ToArbiter::Fixed(on("GPU-1", Bytes::mib(500))),
@@ -340,7 +364,15 @@ mod tests {
         };
         let all = [
             ToAgent::Look,
-            ToAgent::Give(Give { order: 9, way: Way::Suspend, drain_ms: 10_000, for_whom }),
+            ToAgent::Give(Give {
+                order: 9,
+                way: Way::Suspend,
+                drain_ms: 10_000,
+                for_whom,
+                holds: true,
+            }),
+            ToAgent::Leave { order: 9 },
+            ToAgent::Stay { order: 9 },
             ToAgent::Grant { ticket: 6, lease_ms: 5000 },
             ToAgent::Refuse { ticket: 6, why: "the device has less".to_owned() },
             ToAgent::Wait(wait.clone()),

@@ -13,12 +13,14 @@
 //! | [`ToArbiter::Drop`] | the call waits no longer: its time is over, or its thread ends |
 //! | [`ToArbiter::Used`], [`ToArbiter::Failed`] | a granted call has its memory; it found no room and asks again |
 //! | [`ToArbiter::Fixed`] | the program asks for the first time how much memory there is |
+//! | [`ToArbiter::Held`] | its work has ended, and an order wants to hear so |
 //! | [`ToArbiter::Gave`], [`ToArbiter::Refused`] | the end of each [`ToAgent::Give`] |
 //!
 //! | the arbiter says | and expects |
 //! |---|---|
 //! | [`ToAgent::Look`] | a report within two seconds. Without one nobody waits for this process |
-//! | [`ToAgent::Give`] | a report of the state `draining` within two seconds, then `gave` or `refused` |
+//! | [`ToAgent::Give`] | a report of the state `draining` within two seconds, then `gave` or `refused`; with `holds` first `held` |
+//! | [`ToAgent::Leave`], [`ToAgent::Stay`] | `gave` or `refused`; `refused` |
 //! | [`ToAgent::Grant`] | `used`, `failed` or `drop` before the lease ends |
 //! | [`ToAgent::Refuse`] | nothing: the call returns the driver's out-of-memory |
 //! | [`ToAgent::Fixed`] | nothing: the answer to [`ToArbiter::Fixed`] |

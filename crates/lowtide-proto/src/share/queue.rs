@@ -41,6 +41,8 @@ pub struct Holder {
     pub pid: u32,
     /// Its command.
     pub command: String,
+    /// The process that `lowtide run` became, where several processes of it take turns together.
+    pub family: Option<u32>,
     /// Its class; `None` where it does not share.
     pub priority: Option<Priority>,
     /// The state of its memory; `None` where it does not share.

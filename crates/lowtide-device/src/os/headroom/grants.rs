@@ -16,13 +16,16 @@ use std::sync::{Mutex, Once};
 
 use lowtide_types::debug_as;
 
+use crate::os::private_files::PrivateFolder;
 use crate::os::process::Generation;
+use crate::os::records::{RecordError, Records};
 use crate::sync::lock;
 use crate::{Bytes, Error, Result};
 
 use super::left::{HostHeadroom, MARGIN};
-use super::records::{RecordError, Records};
 
+/// The kind of the records.
+const KIND: &str = "host-memory";
 /// The record on disk is renewed when this much has become resident: until then it says too much, which
 /// does no harm.
 const WORTH_WRITING: Bytes = Bytes::mib(32);
@@ -177,10 +180,12 @@ impl Book {
     }
 
     fn open(&self) -> Option<Records> {
-        let is_real = self.root == Path::new("/");
-        let records =
-            if is_real { Records::of_user() } else { Records::create(&self.root.join("records")) };
-        told(records)
+        let folder = if self.root == Path::new("/") {
+            PrivateFolder::of_user()
+        } else {
+            PrivateFolder::create(&self.root.join("records"))
+        };
+        told(folder.map_err(RecordError::from).and_then(|folder| Records::of_kind(KIND, folder)))
     }
 
     fn give_back(&self, size: Bytes) {

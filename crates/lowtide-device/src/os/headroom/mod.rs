@@ -6,7 +6,6 @@
 
 mod grants;
 mod left;
-mod records;
 
 #[doc(hidden)]
 pub use grants::pretend;

@@ -24,10 +24,20 @@ impl World {
             return;
         }
         let is_fixed = self.plot.is_unfriendly && self.dice.one_in(20);
+        let target = Target { pid: 1000 + id as u32, start_ticks: 1 };
+        let kin: Vec<Program> = self.programs.iter().filter(|it| it.is_alive).cloned().collect();
+        let mut family = self.plot.has_families.then_some(target);
+        if family.is_some() && !kin.is_empty() && !self.dice.one_in(3) {
+            family = self.dice.pick(&kin).family;
+        }
         let (live, priority, is_tireless) = match self.plot.crowd {
             [] => {
-                let live = GIB * if is_fixed { 5 } else { 20 + self.number(56) };
-                (live, self.dice.pick(&Priority::ALL), self.dice.one_in(3))
+                let (least, more) = if family.is_some() { (5, 40) } else { (20, 56) };
+                let live = GIB * if is_fixed { 5 } else { least + self.number(more) };
+                let of_kin = kin.iter().find(|it| family.is_some() && it.family == family);
+                let class = of_kin.map(|it| it.priority);
+                let class = class.unwrap_or_else(|| self.dice.pick(&Priority::ALL));
+                (live, class, self.dice.one_in(3))
             }
             crowd => (self.plot.crowd_gib * GIB, crowd[id % crowd.len()], true),
         };
@@ -35,7 +45,11 @@ impl World {
             self.intrude(*device, staying);
         }
         let program = Program {
-            pid: 1000 + id as u32,
+            pid: target.pid,
+            family,
+            held: None,
+            is_astray: false,
+            is_due: false,
             priority,
             devices,
             state: State::Awake,
@@ -70,7 +84,6 @@ impl World {
             up: self.now,
             down: self.now,
         };
-        let target = Target { pid: program.pid, start_ticks: 1 };
         let join = program.join();
         self.programs.push(program);
         self.hear(id, Event::Joined { target, join });
@@ -183,6 +196,17 @@ impl World {
             ToAgent::Look => self.report(id),
             ToAgent::Fixed(_) => self.fail("an answer without a question".to_owned()),
             ToAgent::Give(give) => self.give(id, give),
+            ToAgent::Leave { order } => {
+                if let Some(give) = self.let_go(id, order) {
+                    self.copy(id, give);
+                }
+            }
+            ToAgent::Stay { order } => {
+                let since = self.programs[id].held.as_ref().map_or(self.now, |held| held.1);
+                if let Some(give) = self.let_go(id, order) {
+                    self.refuse(id, &give, self.now.saturating_sub(since), "others stay");
+                }
+            }
             ToAgent::Grant { ticket, .. } => self.granted(id, ticket),
             ToAgent::Refuse { ticket, why } => self.refused(id, ticket, &why),
             ToAgent::Wait(wait) => {
@@ -279,6 +303,28 @@ impl World {
         if took > drain {
             return self.refuse(id, &give, drain, "its work did not end");
         }
+        if !give.holds {
+            return self.copy(id, give);
+        }
+        let order = give.order;
+        self.programs[id].held = Some((give, self.now.saturating_sub(took)));
+        self.up(id, ToArbiter::Held { order });
+        self.after(DRAIN + Duration::from_secs(2), Thing::HeldLong(id, order));
+    }
+
+    /// Ends the time for which a program holds; `None` if it does not, for this order.
+    pub(super) fn let_go(&mut self, id: usize, order: u64) -> Option<Give> {
+        self.programs[id].held.take_if(|held| held.0.order == order).map(|held| held.0)
+    }
+
+    pub(super) fn held_long(&mut self, id: usize, order: u64) {
+        if let Some(give) = self.let_go(id, order) {
+            self.programs[id].is_astray = true;
+            self.refuse(id, &give, DRAIN, "it was not told to leave");
+        }
+    }
+
+    pub(super) fn copy(&mut self, id: usize, give: Give) {
         let around = self.around();
         let program = &mut self.programs[id];
         // Caches go first, and the rest when it has been copied.
@@ -299,6 +345,13 @@ impl World {
         program.state = if give.way == Way::Suspend { State::Suspended } else { State::Asleep };
         program.slept = took;
         let freed = before - program.has();
+        let program = program.clone();
+        let is_left = |it: &&Program| it.is_kin(&program) && it.works() && it.born < self.now;
+        let left = self.programs.iter().find(|it| is_left(it) && !it.is_astray);
+        if let Some(left) = left {
+            let (one, other) = (program.pid, left.pid);
+            self.fail(format!("{other} works while the memory of {one} is off the device"));
+        }
         self.count_move(id, took);
         self.gave(id, give, freed, took);
     }
@@ -327,8 +380,13 @@ impl World {
     pub(super) fn count_move(&mut self, id: usize, took: Duration) {
         if self.programs[id].is_forced {
             self.summary.forced += 1;
-            for device in self.programs[id].devices.clone() {
-                self.devices[device].moved += took;
+            let Program { devices, pid, family, .. } = self.programs[id].clone();
+            for device in devices {
+                let device = &mut self.devices[device];
+                let until = device.moved_until.entry(family.map_or(pid, |first| first.pid));
+                let until = until.or_default();
+                device.moved += took.min(self.now.saturating_sub(*until));
+                *until = self.now;
             }
         }
     }
@@ -380,6 +438,7 @@ impl World {
             program.woken = took;
         }
         (program.state, program.call, program.is_forced) = (State::Awake, None, false);
+        (program.is_due, program.is_astray) = (false, false);
         self.report(id);
         self.up(id, ToArbiter::Used { ticket });
         self.go_on(id);
@@ -391,12 +450,17 @@ impl World {
         };
         self.summary.refused += 1;
         let is_wake = !self.programs[id].is_resident();
-        let whole = self.programs[id].whole(&call);
+        let (own, asker) = (self.programs[id].whole(&call), self.programs[id].clone());
         // An outsider that has just ended may still be counted.
         let fits = self.programs[id].devices.iter().all(|device| {
-            let others = self.programs.iter().enumerate().filter(|(other, _)| *other != id);
-            let fixed = others.filter(|(_, it)| it.is_fixed && it.devices.contains(device));
-            let fixed: i64 = fixed.map(|(_, it)| it.has()).sum();
+            let others = self.programs.iter().filter(|it| it.pid != asker.pid && it.is_alive);
+            let there = others.filter(|it| it.devices.contains(device));
+            let (kin, others): (Vec<_>, Vec<_>) = there.partition(|it| it.is_kin(&asker));
+            let fixed = others.iter().filter(|it| {
+                it.is_fixed || others.iter().any(|other| other.is_fixed && other.is_kin(it))
+            });
+            let fixed: i64 = fixed.map(|it| it.has()).sum();
+            let whole = own + kin.iter().map(|it| it.back()).sum::<i64>();
             whole <= most(self.devices[*device].capacity) - fixed - OUTSIDER_MOST
         });
         if fits && call.can_leave {

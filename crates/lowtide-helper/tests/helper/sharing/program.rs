@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lowtide_helper::share::RESERVE;
-use lowtide_proto::helper::DeviceBytes;
-use lowtide_proto::share::{Holding, Join, Need, Priority, Report, State};
+use lowtide_proto::helper::{DeviceBytes, Target};
+use lowtide_proto::share::{Give, Holding, Join, Need, Priority, Report, State};
 use lowtide_types::Bytes;
 
 pub(super) const MIB: i64 = 1 << 20;
@@ -55,6 +55,14 @@ pub(super) struct Program {
     pub(super) changed: Duration,
     pub(super) call: Option<Call>,
     pub(super) order: Option<u64>,
+    /// The first process of its run.
+    pub(super) family: Option<Target>,
+    /// The order for which it holds, and since when it is held up by that.
+    pub(super) held: Option<(Give, Duration)>,
+    /// Whether it went on by itself while others of its family may have left.
+    pub(super) is_astray: bool,
+    /// Whether its family has its turn, and it has not come back yet.
+    pub(super) is_due: bool,
     /// Whether the sleep under way and the wake after it hold up work for its own class or a lower one.
     pub(super) is_forced: bool,
     /// Whether its work has ended for the sleep under way.
@@ -81,7 +89,13 @@ impl Program {
     /// Returns whether it gets on with its work.
     pub(super) fn works(&self) -> bool {
         let has_memory = matches!(self.state, State::Awake | State::Draining);
-        self.is_alive && has_memory && !self.is_copying && self.call.is_none()
+        let goes_on = !self.is_copying && self.held.is_none() && self.call.is_none();
+        self.is_alive && has_memory && goes_on
+    }
+
+    /// Returns whether its call may take its memory.
+    pub(super) fn is_lent(&self, now: Duration) -> bool {
+        self.call.as_ref().and_then(|call| call.granted).is_some_and(|until| until > now)
     }
 
     /// Returns what it has on each of its devices.
@@ -95,8 +109,17 @@ impl Program {
 
     /// Returns what it will have when its call has its memory.
     pub(super) fn whole(&self, call: &Call) -> i64 {
-        let cached = if self.is_resident() { self.cached } else { 0 };
-        self.staying + self.live + cached + call.more
+        self.back() + call.more
+    }
+
+    /// Returns what it will have once it is back.
+    pub(super) fn back(&self) -> i64 {
+        self.staying + self.live + if self.is_resident() { self.cached } else { 0 }
+    }
+
+    /// Returns whether it and another one are processes of one run.
+    pub(super) fn is_kin(&self, other: &Program) -> bool {
+        self.family.is_some() && self.family == other.family
     }
 
     /// Returns what its call needs beside what it has.
@@ -111,7 +134,7 @@ impl Program {
 
     pub(super) fn join(&self) -> Join {
         let command = format!("program-{}", self.pid);
-        Join { command, priority: self.priority, wait_ms: 600_000 }
+        Join { command, priority: self.priority, wait_ms: 600_000, family: self.family }
     }
 
     pub(super) fn report(&self, now: Duration) -> Report {

@@ -45,7 +45,7 @@ impl Table {
         for (id, priority) in classes.iter().enumerate() {
             let (id, priority) = (id as u64, *priority);
             let target = Target { pid: id as u32, start_ticks: 0 };
-            let join = Join { command: "x".to_owned(), priority, wait_ms: 1 };
+            let join = Join { command: "x".to_owned(), priority, wait_ms: 1, family: None };
             table.arbiter.hear(table.now, MemberId(id), Event::Joined { target, join });
             table.say(id, ToArbiter::Report(if id == 0 { first.clone() } else { report(0, true) }));
         }
@@ -299,7 +299,12 @@ fn a_new_arbiter_grants_nothing_before_the_agents_have_reported_or_two_seconds_h
         table.arbiter = Arbiter::new([0, 1]);
         for id in [0, 1] {
             let target = Target { pid: id as u32, start_ticks: 0 };
-            let join = Join { command: "x".to_owned(), priority: Priority::Normal, wait_ms: 1 };
+            let join = Join {
+                command: "x".to_owned(),
+                priority: Priority::Normal,
+                wait_ms: 1,
+                family: None,
+            };
             table.arbiter.hear(table.now, MemberId(id), Event::Joined { target, join });
         }
         table.say(1, ToArbiter::Report(report(0, true)));

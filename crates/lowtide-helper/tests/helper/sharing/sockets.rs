@@ -38,8 +38,12 @@ impl Agent {
 
     fn join_silently(world: &World, resident: Bytes) -> Agent {
         let DeviceBytes { uuid, bytes } = on(world, resident);
-        let join =
-            Join { command: "tenant".to_owned(), priority: Priority::Normal, wait_ms: 600_000 };
+        let join = Join {
+            command: "tenant".to_owned(),
+            priority: Priority::Normal,
+            wait_ms: 600_000,
+            family: None,
+        };
         let connection: Connection = world.helper().connect().expect("it listens");
         let (stream, lines) = connection.join(join).expect("it lets us join");
         let report = Report {

@@ -29,6 +29,8 @@ pub(crate) struct Plot {
     pub(crate) stubborn: u64,
     /// The classes of programs that always work; empty for a mixture.
     pub(crate) crowd: &'static [Priority],
+    /// Whether programs have several processes.
+    pub(crate) has_families: bool,
     /// What each of those begins with.
     pub(crate) crowd_gib: i64,
 }
@@ -63,6 +65,7 @@ pub(super) enum Thing {
     Done(usize, Duration),
     Drained(usize, Give, Duration),
     Slept(usize, Give),
+    HeldLong(usize, u64),
     Woken(usize, u64, Duration),
     Gone(usize),
     Birth,
@@ -79,6 +82,8 @@ pub(super) struct Device {
     /// Memory that was taken without asking, and when.
     pub(super) intruders: VecDeque<(Duration, i64)>,
     pub(super) moved: Duration,
+    /// Up to when moves of each program are counted: those of a family come at the same time.
+    pub(super) moved_until: BTreeMap<u32, Duration>,
 }
 
 pub(crate) struct World {
@@ -104,6 +109,7 @@ impl World {
             seen: Duration::ZERO,
             intruders: VecDeque::new(),
             moved: Duration::ZERO,
+            moved_until: BTreeMap::new(),
         };
         let devices = (0..plot.devices).map(device).collect();
         let arbiter = Arbiter::new([]);
@@ -227,13 +233,14 @@ impl World {
     pub(super) fn check_grant(&mut self, id: usize) {
         let window = LATE + Duration::from_millis(100);
         for device in self.programs[id].devices.clone() {
-            let is_lent = |it: &&Program| {
-                let until = it.call.as_ref().and_then(|call| call.granted);
-                it.is_alive && until.is_some_and(|until| until > self.now)
-            };
+            let is_lent = |it: &&Program| it.is_alive && it.is_lent(self.now);
             let lent =
                 self.programs.iter().filter(|it| it.devices.contains(&device)).filter(is_lent);
-            let lent: i64 = lent.map(Program::extra).sum();
+            let mut lent: i64 = lent.map(Program::extra).sum();
+            // What is kept for processes of families that have their turn.
+            let due = self.programs.iter().filter(|it| it.devices.contains(&device));
+            let due = due.filter(|it| it.is_alive && it.is_due && !it.is_lent(self.now));
+            lent += due.map(|it| it.back() - it.has()).sum::<i64>();
             let since = self.now.saturating_sub(window);
             let intruders = &mut self.devices[device].intruders;
             intruders.retain(|it| it.0 >= since);
@@ -246,6 +253,14 @@ impl World {
                     "a grant to {pid} promises {over} MiB too much on device {device}"
                 ));
             }
+        }
+    }
+
+    /// Notes that the family of a program has its turn, or not any more.
+    pub(super) fn set_due(&mut self, id: usize, is_due: bool) {
+        let kin = self.programs[id].clone();
+        for it in self.programs.iter_mut().filter(|it| it.is_kin(&kin)) {
+            it.is_due = is_due && !it.is_resident();
         }
     }
 
@@ -290,8 +305,11 @@ impl World {
                 let call = self.programs[id].call.as_mut().filter(|call| call.ticket == ticket);
                 if let Some(call) = call {
                     call.granted = Some(now + Duration::from_millis(lease_ms));
+                    self.set_due(id, true);
                     self.check_grant(id);
                 }
+            } else if let ToAgent::Give(_) = line {
+                self.set_due(id, false);
             }
             let at = (self.now + self.delay()).max(self.programs[id].down);
             self.programs[id].down = at;
@@ -311,6 +329,7 @@ impl World {
             | Thing::Done(id, _)
             | Thing::Drained(id, ..)
             | Thing::Slept(id, _)
+            | Thing::HeldLong(id, _)
             | Thing::Woken(id, ..) => *id,
             Thing::Gone(id) => return self.hear(*id, Event::Left),
             Thing::Tick => {
@@ -337,6 +356,7 @@ impl World {
             Thing::Done(_, began) => self.done(id, began),
             Thing::Drained(_, give, took) => self.drained(id, give, took),
             Thing::Slept(_, give) => self.slept(id, &give),
+            Thing::HeldLong(_, order) => self.held_long(id, order),
             Thing::Woken(_, ticket, took) => self.woken(id, ticket, took),
             Thing::Gone(_) | Thing::Birth | Thing::Tick | Thing::Trouble => {}
         }

@@ -1,7 +1,7 @@
-//! Records of granted host memory: one file per process of this user, in a directory of ours.
+//! Records of memory that several processes of this user count together: one file per process, in a directory of ours.
 //!
-//! A record holds the bytes that its process was granted and has not made resident yet. The process
-//! keeps a POSIX lock on it: the kernel drops that lock when the process ends, whatever ended it, and a
+//! A record holds the bytes of its process: host memory that it was granted and has not made resident yet, or what it
+//! has of a device of which all processes of a run may have so much. The process keeps a POSIX lock on it: the kernel drops that lock when the process ends, whatever ended it, and a
 //! forked child does not inherit it. So a record without a lock is stale, also if its PID was used
 //! again or belongs to another PID namespace. One more locked file lets one process at a time decide.
 
@@ -22,8 +22,6 @@ use crate::os::process::start_ticks;
 
 /// A lock that is refused where another process has one.
 const EXCLUSIVE: FlockOperation = FlockOperation::NonBlockingLockExclusive;
-const LOCK: &str = "host-memory.lock";
-const RECORD: &str = "host-memory-";
 /// The digits of a record: as many as the largest number has.
 const DIGITS: usize = 20;
 /// The first and the longest pause between two tries to lock the directory.
@@ -36,79 +34,100 @@ const MOST_NAMESAKES: u32 = 64;
 
 /// An error of the directory or of a record in it.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RecordError {
+#[non_exhaustive]
+pub enum RecordError {
+    /// The directory, or a file in it, is not to be used.
     #[error(transparent)]
     File(#[from] PrivateFileError),
+    /// The kernel refused an operation.
     #[error("{path}: {source}")]
-    Io { path: PathBuf, source: io::Error },
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Another process decides for too long.
     #[error("another process keeps {path} locked")]
-    Locked { path: PathBuf },
+    Locked {
+        /// The file that is locked.
+        path: PathBuf,
+    },
 }
 
 type Result<T> = std::result::Result<T, RecordError>;
 
 /// The record of this process, beside those of this user's other processes.
-pub(crate) struct Records {
+#[derive(Debug)]
+pub struct Records {
     folder: PrivateFolder,
     lock: File,
+    lock_name: String,
+    /// The beginning of the records' names.
+    kind: String,
     own: File,
     own_name: String,
 }
 
 /// The directory, while no other process decides. Dropping it lets the next one.
-pub(crate) struct Locked<'a> {
+#[derive(Debug)]
+pub struct Locked<'a> {
     records: &'a Records,
 }
 
 impl Records {
-    /// Creates this process's record in the directory of this user.
-    pub(crate) fn of_user() -> Result<Records> {
-        Records::in_folder(PrivateFolder::of_user()?)
-    }
-
-    /// Creates this process's record in a directory.
-    pub(crate) fn create(directory: &Path) -> Result<Records> {
-        Records::in_folder(PrivateFolder::create(directory)?)
-    }
-
-    fn in_folder(folder: PrivateFolder) -> Result<Records> {
-        let path = folder.path().join(LOCK);
+    /// Creates this process's record of a kind in a directory. The kind is a part of the name of a file.
+    ///
+    /// # Errors
+    /// Those of the directory and of its files.
+    pub fn of_kind(kind: &str, folder: PrivateFolder) -> Result<Records> {
+        let (kind, lock_name) = (format!("{kind}-"), format!("{kind}.lock"));
+        let path = folder.path().join(&lock_name);
         // Another process may create it at the same moment.
-        let lock = match folder.open_existing(LOCK)? {
+        let lock = match folder.open_existing(&lock_name)? {
             Some(lock) => lock,
-            None => match folder.create_file(LOCK) {
+            None => match folder.create_file(&lock_name) {
                 Ok(lock) => lock,
-                Err(error) => folder.open_existing(LOCK)?.ok_or(error)?,
+                Err(error) => folder.open_existing(&lock_name)?.ok_or(error)?,
             },
         };
         wait_for_lock(&lock, &path)?;
         // Until it is locked itself, the record looks stale to others: they wait for the directory.
-        let created = create_record(&folder);
+        let created = create_record(&kind, &folder);
         unlock(&lock);
         let (own, own_name) = created?;
-        Ok(Records { folder, lock, own, own_name })
+        Ok(Records { folder, lock, lock_name, kind, own, own_name })
     }
 
-    /// Waits until no other process decides.
-    pub(crate) fn lock(&self) -> Result<Locked<'_>> {
-        wait_for_lock(&self.lock, &self.folder.path().join(LOCK))?;
+    /// Waits until no other process decides. Threads of this process do not keep one another out.
+    ///
+    /// # Errors
+    /// Those of the kernel, and [`RecordError::Locked`] after half a second.
+    pub fn lock(&self) -> Result<Locked<'_>> {
+        wait_for_lock(&self.lock, &self.folder.path().join(&self.lock_name))?;
         Ok(Locked { records: self })
     }
 
     /// Writes this process's record.
-    pub(crate) fn write(&self, granted: Bytes) -> Result<()> {
-        write_record(&self.own, granted).map_err(at(&self.folder, &self.own_name))
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn write(&self, bytes: Bytes) -> Result<()> {
+        write_record(&self.own, bytes).map_err(at(&self.folder, &self.own_name))
     }
 }
 
 impl Locked<'_> {
     /// Sums the records of other processes, and removes those whose process has ended.
-    pub(crate) fn others(&self) -> Result<Bytes> {
-        let Records { folder, own_name, .. } = self.records;
+    ///
+    /// # Errors
+    /// Those of the directory and of its files.
+    pub fn others(&self) -> Result<Bytes> {
+        let Records { folder, own_name, kind, .. } = self.records;
         let mut sum = Bytes::ZERO;
         for name in folder.names()? {
             // This process's own is never opened: closing it again would drop the lock on it.
-            let name = name.to_str().filter(|name| name.starts_with(RECORD) && name != own_name);
+            let name = name.to_str().filter(|name| name.starts_with(kind) && name != own_name);
             let Some(name) = name else { continue };
             let Some(record) = folder.open_existing(name)? else { continue };
             if is_locked(&record).map_err(at(folder, name))? {
@@ -132,11 +151,11 @@ fn at(folder: &PrivateFolder, name: &str) -> impl FnOnce(io::Error) -> RecordErr
     move |source| RecordError::Io { path, source }
 }
 
-fn create_record(folder: &PrivateFolder) -> Result<(File, String)> {
-    let started = start_ticks("self").map_err(at(folder, RECORD))?;
+fn create_record(kind: &str, folder: &PrivateFolder) -> Result<(File, String)> {
+    let started = start_ticks("self").map_err(at(folder, kind))?;
     for number in 0..MOST_NAMESAKES {
         // The same PID and start time can be there: from another PID namespace, or another boot.
-        let name = format!("{RECORD}{}-{started}-{number}", process::id());
+        let name = format!("{kind}{}-{started}-{number}", process::id());
         if folder.open_existing(&name)?.is_some() {
             continue;
         }
@@ -146,18 +165,18 @@ fn create_record(folder: &PrivateFolder) -> Result<(File, String)> {
         locked.map_err(at(folder, &name))?;
         return Ok((record, name));
     }
-    Err(at(folder, RECORD)(ErrorKind::AlreadyExists.into()))
+    Err(at(folder, kind)(ErrorKind::AlreadyExists.into()))
 }
 
-fn write_record(record: &File, granted: Bytes) -> io::Result<()> {
-    record.write_all_at(format!("{:0DIGITS$}\n", granted.0).as_bytes(), 0)
+fn write_record(record: &File, bytes: Bytes) -> io::Result<()> {
+    record.write_all_at(format!("{:0DIGITS$}\n", bytes.0).as_bytes(), 0)
 }
 
 fn read_record(record: &File) -> io::Result<Bytes> {
     let mut digits = [0; DIGITS];
     record.read_exact_at(&mut digits, 0)?;
-    let granted = str::from_utf8(&digits).ok().and_then(|digits| digits.parse().ok());
-    granted.map(Bytes).ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "no number of bytes"))
+    let bytes = str::from_utf8(&digits).ok().and_then(|digits| digits.parse().ok());
+    bytes.map(Bytes).ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "no number of bytes"))
 }
 
 fn wait_for_lock(file: &File, path: &Path) -> Result<()> {

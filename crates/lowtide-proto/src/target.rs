@@ -1,5 +1,6 @@
 //! A process, named so that its number cannot come to mean another one.
 
+use std::str::FromStr;
 use std::{fmt, io};
 
 use lowtide_types::kernel_text;
@@ -37,6 +38,29 @@ impl Target {
             io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat: {stat:?}"))
         })?;
         Ok(Target { pid, start_ticks })
+    }
+}
+
+/// A text that names no process.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} names no process; a name is its number, a dash and its start")]
+pub struct ParseTargetError(String);
+
+impl Target {
+    /// Returns the text that is read as this process.
+    pub fn to_text(self) -> String {
+        format!("{}-{}", self.pid, self.start_ticks)
+    }
+}
+
+impl FromStr for Target {
+    type Err = ParseTargetError;
+
+    fn from_str(text: &str) -> Result<Target, ParseTargetError> {
+        let found = text.split_once('-').and_then(|(pid, start_ticks)| {
+            Some(Target { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? })
+        });
+        found.ok_or_else(|| ParseTargetError(text.to_owned()))
     }
 }
 
