@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ LOWTIDE, AGENT = BUILT / "lowtide", BUILT / "deps" / "liblowtide_agent.so"
 DOUBLE = BUILT / "deps" / "liblowtide_testing.so"
 TRIALS = int(os.environ.get("LOWTIDE_TRIALS", "0"))
 HAS_PROTOCOL = sys.version_info >= (3, 14)
-MORE = [] if HAS_PROTOCOL else ["--inject"]
 LIMIT_S = 120
 
 pytestmark = [
@@ -77,7 +76,8 @@ WAITS = "ready(); sys.stdin.readline()"
 class World:
     """A runtime folder of its own, and programs in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, way: str = "") -> None:
+        self.way, self.more = way, ["--inject"] if way == "inject" else list[str]()
         (folder / "run").mkdir()
         self.environment = {
             **os.environ,
@@ -90,9 +90,11 @@ class World:
         self.folder = folder
         self.children: list[subprocess.Popen[str]] = []
 
-    def start(self, text: str, agent: bool = False) -> subprocess.Popen[str]:
+    def start(self, text: str) -> subprocess.Popen[str]:
+        """Starts a program. One that is asked through its agent has a context."""
         more = {}
-        if agent:
+        if self.way == "agent":
+            text = CUDA + text
             link = self.folder / "libcuda.so.1"
             if not link.exists():
                 link.symlink_to(DOUBLE)
@@ -110,7 +112,7 @@ class World:
         return child
 
     def command(self, child: subprocess.Popen[str], *words: str) -> list[str]:
-        return [str(LOWTIDE), "why", str(child.pid), *words]
+        return [str(LOWTIDE), "why", str(child.pid), *self.more, *words]
 
     def why(self, child: subprocess.Popen[str], *words: str) -> tuple[int, dict[str, Any]]:
         """Asks, and returns the exit code and the answer."""
@@ -129,27 +131,51 @@ class World:
             pytest.skip(answer["reason"])
         return done.returncode, answer
 
+    def named(self, child: subprocess.Popen[str], *words: str) -> dict[str, Any]:
+        """Asks, asserts that what holds the memory is named, and returns the answer."""
+        code, answer = self.why(child, *words)
+        way = self.way or "remote-exec"
+        assert (code, answer.get("answer"), answer.get("way")) == (0, "why", way), answer
+        assert "cache[0]" in answer["text"] and answer["why"]["held_bytes"] >= 1 << 20
+        return answer
+
+    def end(self) -> None:
+        for child in self.children:
+            child.kill()
+            child.wait()
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path)
     yield world
-    for child in world.children:
-        child.kill()
-        child.wait()
+    world.end()
 
 
-def assert_named(code: int, answer: dict[str, Any], way: str) -> None:
-    assert (code, answer.get("answer"), answer.get("way")) == (0, "why", way), answer
-    assert "cache[0]" in answer["text"] and answer["why"]["held_bytes"] >= 1 << 20
+needs_agent = pytest.mark.skipif(
+    not (AGENT.exists() and DOUBLE.exists()), reason="the agent is not built"
+)
 
 
-@pytest.mark.skipif(not (AGENT.exists() and DOUBLE.exists()), reason="the agent is not built")
+@pytest.fixture(
+    params=[
+        pytest.param("agent", marks=needs_agent),
+        pytest.param("remote-exec" if HAS_PROTOCOL else "inject", marks=by_debugger),
+    ]
+)
+def asked(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """A world whose programs are asked in one way."""
+    world = World(tmp_path, request.param)
+    yield world
+    world.end()
+
+
+@needs_agent
 def test_a_program_with_an_agent_is_asked_through_it(world: World) -> None:
-    child = world.start(CUDA + WAITS, agent=True)
+    world.way = "agent"
+    child = world.start(WAITS)
     for _ in range(2):
-        code, answer = world.why(child)
-        assert_named(code, answer, "agent")
+        answer = world.named(child)
     name = answer["name"]
     code, refused = world.why(child, "--cut", "1", "--of", name)
     assert code == 3 and "--yes" in refused["reason"] and str(child.pid) in refused["reason"]
@@ -167,9 +193,9 @@ def test_a_program_without_preparation_is_asked(world: World) -> None:
     if not HAS_PROTOCOL:
         code, refused = world.why(child)
         assert code == 3 and "--inject" in refused["reason"], refused
+        world.way, world.more = "inject", ["--inject"]
         for _ in range(2):
-            code, answer = world.why(child, "--inject")
-            assert_named(code, answer, "inject")
+            world.named(child)
     else:
         # The main thread waits for a line; nobody else is there to answer.
         code, answer = world.why(child, "--limit", "3s")
@@ -183,13 +209,11 @@ def test_the_protocol_of_python_is_spoken(world: World) -> None:
     turns = "ready()\nwhile True: time.sleep(0.01)"
     child = world.start(turns)
     for _ in range(2):
-        code, answer = world.why(child)
-        assert_named(code, answer, "remote-exec")
+        world.named(child)
     # The main thread does not come to a safe point, and another one does.
     other = "threading.Thread(target=lambda: [time.sleep(0.01) for _ in iter(int, 1)], daemon=True).start()\n"
     child = world.start(other + WAITS)
-    code, answer = world.why(child)
-    assert_named(code, answer, "remote-exec")
+    world.named(child)
     assert not [
         one for one in os.listdir(world.folder / "run" / "lowtide") if one.startswith("why-")
     ]
@@ -199,43 +223,33 @@ def test_the_protocol_of_python_is_spoken(world: World) -> None:
     assert code == 3 and "PYTHON_DISABLE_REMOTE_DEBUG" in refused["reason"], refused
 
 
-BUSY = "ready()\nwhile True: sum(range(60_000_000)); time.sleep(0.001)"
+TURNS = "ready()\nwhile True: time.sleep(0.01)"
+BUSY = "many = torch.ones(3000, 3000); torch.set_num_threads(1); ready()\nwhile True: many @ many"
+HOG = "ready()\nwhile True: sum(range(60_000_000)); time.sleep(0.001)"
 BLOCKED = "lock = threading.Lock(); lock.acquire(); ready(); lock.acquire()"
 IN_C = "import ctypes; ready(); ctypes.CDLL(None).sleep(1000)"
+WITH_LOCK = "import ctypes; ready(); ctypes.PyDLL(None).sleep(6)\n" + TURNS
+IN_DRIVER = """
+slow = ctypes.cast(ctypes.CDLL(None).sleep, ctypes.c_void_p)
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuLaunchHostFunc(None, slow, ctypes.c_void_p(12)) == 0
+driver = {library}("libcuda.so.1")
+ready()
+driver.cuCtxSynchronize()
+""" + TURNS.replace("ready()", "print('back', flush=True)")
 LARGE = "many = [[number] for number in range(5_000_000)]; ready()\nwhile True: time.sleep(0.01)"
-
-
-@trial
-@by_debugger
-def test_a_program_busy_in_c_answers_when_it_comes_back(world: World) -> None:
-    code, answer = world.why(world.start(BUSY), *MORE)
-    assert_named(code, answer, "remote-exec" if HAS_PROTOCOL else "inject")
-
-
-@trial
-@by_debugger
-@pytest.mark.parametrize("text", [BLOCKED, IN_C])
-def test_a_blocked_program_answers_or_is_shown_and_goes_on(world: World, text: str) -> None:
-    child = world.start(text)
-    code, answer = world.why(child, "--limit", "5s", *MORE)
-    if HAS_PROTOCOL:
-        assert (code, answer["answer"]) == (1, "ledger"), answer
-    else:
-        assert_named(code, answer, "inject")
-    assert_runs(child)
-
-
-@trial
-@by_debugger
-def test_five_million_objects_are_asked_about_first_and_given_up_at_the_limit(world: World) -> None:
-    child = world.start(LARGE)
-    code, answer = world.why(child, *MORE)
-    assert code == 3 and "stand still" in answer["reason"], answer
-    code, answer = world.why(child, "--yes", "--limit", "1s", *MORE)
-    assert code == 3 and "limit" in answer["reason"], answer
-    code, answer = world.why(child, "--yes", "--limit", "100s", *MORE)
-    assert_named(code, answer, "remote-exec" if HAS_PROTOCOL else "inject")
-    print(f"5 million objects: stood still for {answer['longest_stop_s']:.2f} s")
+SIGNALS = (
+    """
+import signal
+for one in (signal.SIGUSR1, signal.SIGINT): signal.signal(one, lambda *_: None)
+def storm():
+    while True:
+        for one in (signal.SIGUSR1, signal.SIGINT): os.kill(os.getpid(), one)
+        time.sleep(0.0005)
+threading.Thread(target=storm, daemon=True).start()
+"""
+    + TURNS
+)
 
 
 def assert_runs(child: subprocess.Popen[str]) -> None:
@@ -246,58 +260,146 @@ def assert_runs(child: subprocess.Popen[str]) -> None:
 
 
 @trial
-@by_debugger
-def test_a_program_that_dies_during_the_question_is_said_to_have_ended(world: World) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
-    for _ in range(8):
-        child = world.start("ready()\nwhile True: time.sleep(0.01)")
-        asking = subprocess.Popen(
-            world.command(child, *MORE),
-            env=world.environment,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        time.sleep(chance.random())
-        child.kill()
-        child.wait()
-        assert asking.wait(LIMIT_S) in (0, 3)
+def test_a_program_busy_in_c_answers(asked: World) -> None:
+    child = asked.start(BUSY)
+    asked.named(child, "--limit", "100s")
+    assert_runs(child)
 
 
 @trial
-@by_debugger
-def test_whoever_asks_may_be_killed_at_any_moment(world: World) -> None:
-    child = world.start("ready()\nwhile True: time.sleep(0.01)")
+def test_a_program_that_has_the_lock_for_seconds_again_and_again_is_shown(asked: World) -> None:
+    # Each file of the package is read without the lock, which is had again seconds later.
+    child = asked.start(HOG)
+    code, answer = asked.why(child, "--limit", "2s")
+    assert (code, answer["answer"]) == (1, "ledger"), answer
+    assert_runs(child)
+
+
+@trial
+@pytest.mark.parametrize("text", [BLOCKED, IN_C])
+def test_a_blocked_program_answers_or_is_shown_and_goes_on(asked: World, text: str) -> None:
+    child = asked.start(text)
+    if asked.way == "remote-exec":
+        code, answer = asked.why(child, "--limit", "5s")
+        assert (code, answer["answer"]) == (1, "ledger"), answer
+    else:
+        asked.named(child)
+    assert_runs(child)
+
+
+@trial
+def test_a_program_that_keeps_the_lock_is_shown_and_answers_later(asked: World) -> None:
+    child = asked.start(WITH_LOCK)
+    code, answer = asked.why(child, "--limit", "1s")
+    assert (code, answer["answer"]) == (1, "ledger"), answer
+    assert "interpreter's lock" in answer["reason"]
+    assert child.stdout is not None and child.stdout.readline() == "ready\n"
+    asked.named(child)
+    assert_runs(child)
+
+
+@trial
+@needs_agent
+@pytest.mark.parametrize("library", ["ctypes.CDLL", "ctypes.PyDLL"])
+def test_a_program_that_waits_in_the_driver_answers_if_the_lock_is_free(
+    world: World, library: str
+) -> None:
+    world.way = "agent"
+    child = world.start(IN_DRIVER.replace("{library}", library))
+    if library == "ctypes.CDLL":
+        world.named(child)
+    else:
+        code, answer = world.why(child, "--limit", "1s")
+        assert (code, answer["answer"]) == (1, "ledger") and answer["ledgers"], answer
+    assert child.stdout is not None and child.stdout.readline() == "back\n"
+    world.named(child)
+
+
+@trial
+def test_five_million_objects_are_asked_about_first_and_given_up_at_the_limit(asked: World) -> None:
+    child = asked.start(LARGE)
+    code, answer = asked.why(child)
+    assert code == 3 and "stand still" in answer["reason"], answer
+    code, answer = asked.why(child, "--yes", "--limit", "1s")
+    assert code == 3 and "limit" in answer["reason"], answer
+    answer = asked.named(child, "--yes", "--limit", "100s")
+    print(f"5 million objects: stood still for {answer['longest_stop_s']:.2f} s")
+
+
+@trial
+def test_signals_of_the_program_are_its_own(asked: World) -> None:
+    child = asked.start(SIGNALS)
+    for _ in range(3):
+        asked.named(child)
+    assert_runs(child)
+
+
+@trial
+def test_a_program_that_dies_during_the_question_is_said_to_have_ended(asked: World) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    chance, took_s = random.Random(seed), 1.0
+    for at in range(9):
+        child = asked.start(TURNS)
+        began = time.monotonic()
+        asking = subprocess.Popen(
+            asked.command(child),
+            env=asked.environment,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        if at == 0:
+            assert asking.wait(LIMIT_S) == 0
+            took_s = time.monotonic() - began
+            continue
+        time.sleep(chance.random() * took_s)
+        child.kill()
+        child.wait()
+        _, said = asking.communicate(timeout=LIMIT_S)
+        assert asking.returncode in (0, 1, 3), said
+        print(asking.returncode, said.decode().strip().splitlines()[-1:])
+
+
+@trial
+def test_whoever_asks_may_be_killed_at_any_moment(asked: World) -> None:
+    child = asked.start(TURNS)
+    began = time.monotonic()
+    asked.named(child)
+    took_s = time.monotonic() - began
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     chance = random.Random(seed)
+
+    def counts() -> list[int]:
+        return [len(os.listdir(f"/proc/{child.pid}/{what}")) for what in ("fd", "task")]
+
+    def settle(is_settled: Callable[[], bool]) -> None:
+        began = time.monotonic()
+        while not is_settled():
+            assert time.monotonic() - began < LIMIT_S
+            time.sleep(0.01)
+
+    before = counts()
     for _ in range(40):
         asking = subprocess.Popen(
-            world.command(child, *MORE),
-            env=world.environment,
+            asked.command(child),
+            env=asked.environment,
             stderr=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
-        time.sleep(chance.random() * 0.8)
+        time.sleep(chance.random() * took_s)
         asking.send_signal(signal.SIGKILL)
         asking.wait()
-        began = time.monotonic()
-        while "TracerPid:\t0" not in Path(f"/proc/{child.pid}/status").read_text():
-            assert time.monotonic() - began < LIMIT_S
-            time.sleep(0.01)
-    while True:
-        code, answer = world.why(child, *MORE)
-        if "earlier question" not in answer.get("reason", ""):
-            break
-    assert_named(code, answer, "remote-exec" if HAS_PROTOCOL else "inject")
+        settle(lambda: "TracerPid:\t0" in Path(f"/proc/{child.pid}/status").read_text())
+    settle(lambda: counts() <= before)
+    asked.named(child)
     assert_runs(child)
 
 
 @trial
 @pytest.mark.skipif(shutil.which("gdb") is None, reason="there is no gdb")
-def test_a_program_with_a_debugger_is_asked_without_another(world: World) -> None:
-    child = world.start("ready()\nwhile True: time.sleep(0.01)")
+def test_a_program_with_a_debugger_is_asked_without_another(asked: World) -> None:
+    child = asked.start(TURNS)
     gdb = subprocess.Popen(
         ["gdb", "-nx", "-q", "-p", str(child.pid), "-ex", "continue"],
         stdin=subprocess.PIPE,
@@ -310,10 +412,10 @@ def test_a_program_with_a_debugger_is_asked_without_another(world: World) -> Non
             if f"TracerPid:\t{gdb.pid}" in status and "State:\tS" in status:
                 break
             time.sleep(0.05)
-        code, answer = world.why(child, *MORE)
-        if HAS_PROTOCOL:
-            assert_named(code, answer, "remote-exec")
+        if asked.way != "inject":
+            asked.named(child)
         else:
+            code, answer = asked.why(child)
             assert code == 3 and str(gdb.pid) in answer["reason"], answer
     finally:
         gdb.kill()
@@ -401,31 +503,29 @@ class Served:
 
 
 @trial
-@by_debugger
-def test_a_busy_server_serves_on_and_does_not_grow(world: World) -> None:
-    asked, alone = Served(world, "asked"), Served(world, "alone")
+def test_a_busy_server_serves_on_and_does_not_grow(asked: World) -> None:
+    served, alone = Served(asked, "served"), Served(asked, "alone")
     for _ in range(5):
-        assert world.why(asked.child, *MORE)[0] == 0
-    with asked, alone:
+        asked.named(served.child)
+    with served, alone:
         time.sleep(10)
-    before = asked.get("/state"), alone.get("/state")
-    asked.slowest()
+    before = served.get("/state"), alone.get("/state")
+    idle_s, _ = served.slowest(), alone.slowest()
     stops, took = [], []
-    with asked, alone:
+    with served, alone:
         for _ in range(TRIALS):
             began = time.monotonic()
-            code, answer = world.why(asked.child, *MORE)
-            assert_named(code, answer, "remote-exec" if HAS_PROTOCOL else "inject")
-            stops.append(answer["longest_stop_s"])
+            stops.append(asked.named(served.child)["longest_stop_s"])
             took.append(time.monotonic() - began)
-    idle_s, busy_s = alone.slowest(), asked.slowest()
-    after = asked.get("/state"), alone.get("/state")
+    beside_s, busy_s = alone.slowest(), served.slowest()
+    after = served.get("/state"), alone.get("/state")
     grown = [{key: now[key] - then[key] for key in now} for now, then in zip(after, before)]
     print(
         f"{TRIALS} questions of {sum(took) / len(took):.3f} s: 99th percentile {busy_s * 1e3:.1f} ms, beside it"
-        f" {idle_s * 1e3:.1f} ms, longest stop {max(stops) * 1e3:.1f} ms; grown {grown[0]}, beside it {grown[1]}"
+        f" {beside_s * 1e3:.1f} ms, before {idle_s * 1e3:.1f} ms, longest stop {max(stops) * 1e3:.1f} ms;"
+        f" grown {grown[0]}, beside it {grown[1]}"
     )
-    assert asked.failures == alone.failures == 0
+    assert served.failures == alone.failures == 0
     for key in ("files", "threads", "python_threads"):
         assert grown[0][key] <= grown[1][key] + 1, key
     # A leak of one object or 16 bytes each time would show.

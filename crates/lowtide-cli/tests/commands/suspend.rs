@@ -82,6 +82,8 @@ fn a_program_without_an_agent_is_suspended_shown_and_resumed() {
     assert!(code == 0 && text.contains("needs 136.0 MiB on GPU-"), "{text}");
     let (code, text) = lowtide(&world, &["suspend", &pid]);
     assert!(code == 0 && text.contains("was suspended already"), "{text}");
+    let (code, text) = lowtide(&world, &["why", &pid]);
+    assert!(code == 3 && text.contains("is suspended") && text.contains("resume"), "{text}");
     let (code, text) = lowtide(&world, &["resume", &pid]);
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("runs, back on the device in") && text.contains("restore"), "{text}");

@@ -18,9 +18,6 @@ use crate::commands::agents;
 
 /// The time after which other threads are asked where the main one has not answered.
 const MAIN_LIMIT: Duration = Duration::from_secs(2);
-/// The first minor version of Python 3 that has a protocol for debuggers.
-const REMOTE_EXEC: u32 = 14;
-
 /// How a process was made to answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -55,10 +52,8 @@ pub(super) struct Asking<'a> {
 /// What came of a question.
 pub(super) enum Outcome {
     Answered(Way, Answered),
-    /// No thread of the process has the interpreter's lock in time.
-    Busy,
-    /// The process has no Python.
-    NoPython,
+    /// Nobody can answer, for this reason.
+    Nobody(String),
 }
 
 impl<'a> Asking<'a> {
@@ -82,8 +77,17 @@ impl<'a> Asking<'a> {
     }
 
     /// Asks, and waits for the answer. `request` is made for the time that is left then.
-    pub(super) fn ask(&self, request: impl FnOnce(Duration) -> Value) -> anyhow::Result<Outcome> {
-        let Some(python) = &self.python else { return Ok(Outcome::NoPython) };
+    pub(super) fn ask(
+        &self,
+        package: &Path,
+        request: impl FnOnce(Duration) -> Value,
+    ) -> anyhow::Result<Outcome> {
+        let pid = self.target.pid;
+        let Some(python) = &self.python else {
+            return Ok(Outcome::Nobody(format!(
+                "process {pid} has no Python interpreter, so no objects can be asked"
+            )));
+        };
         let until = Instant::now() + self.limit;
         let waiting = Waiting::of(self.target)?;
         let mut stopped = Duration::ZERO;
@@ -91,36 +95,35 @@ impl<'a> Asking<'a> {
             self.by_agent()?;
             (Way::Agent, waiting.claimed(until)?)
         } else {
-            let remote = match python.minor {
-                Some(minor) if minor < REMOTE_EXEC => None,
-                _ => RemoteExec::open(self.target, python)?,
-            };
-            if remote.is_none() {
-                self.may_inject(python)?;
-            }
+            let mut remote = RemoteExec::open(self.target, python)?;
+            ensure!(
+                self.injects || remote.is_some(),
+                "process {pid} has a Python before 3.14, which nobody can ask from outside without preparation: start \
+                 it with `lowtide run`, or use `lowtide why {pid} --inject`, which stops it for a moment with a debugger"
+            );
             let script = waiting.script(&question_script(&waiting.path()))?;
-            let is_seen = self.target.sees(&script);
-            let (way, claimed, is_left) = if let Some(mut remote) = remote {
-                let claimed =
-                    is_seen.and_then(|()| remotely(&mut remote, &waiting, &script, until));
-                (Way::RemoteExec, claimed, !remote.withdraw())
-            } else {
-                let claimed = is_seen.and_then(|()| {
-                    stopped = inject::execute(self.target, python, &script, until)?;
-                    waiting.claimed(until.max(Instant::now() + MAIN_LIMIT))
-                });
-                (Way::Inject, claimed, false)
-            };
+            let claimed = self.target.sees(&script).and_then(|()| {
+                if let Some(remote) = &mut remote {
+                    return remotely(remote, &waiting, &script, until);
+                }
+                stopped = inject::execute(self.target, python, package, &script, until)?;
+                waiting.claimed(until.max(Instant::now() + MAIN_LIMIT))
+            });
             // Goes last: a thread that was asked looks for it.
-            if !is_left {
+            if remote.as_ref().is_none_or(RemoteExec::withdraw) {
                 waiting.remove_script()?;
             }
-            (way, claimed?)
+            (if remote.is_some() { Way::RemoteExec } else { Way::Inject }, claimed?)
         };
-        let Some(stream) = claimed else { return Ok(Outcome::Busy) };
-        let mut answered = waiting.answer(stream, until, request)?;
-        let walk_s = answered.answer["longest_stop_s"].as_f64();
-        if let Some(walk_s) = walk_s {
+        let answered = claimed.map(|stream| waiting.answer(&stream, until, request)).transpose()?;
+        let Some(mut answered) = answered.flatten() else {
+            return Ok(Outcome::Nobody(format!(
+                "process {pid} did not answer in {} s: no thread of it had the interpreter's lock for long enough, or \
+                 came to a safe point",
+                self.limit.as_secs_f64()
+            )));
+        };
+        if let Some(walk_s) = answered.answer["longest_stop_s"].as_f64() {
             answered.answer["longest_stop_s"] = walk_s.max(stopped.as_secs_f64()).into();
         }
         Ok(Outcome::Answered(way, answered))
@@ -132,17 +135,6 @@ impl<'a> Asking<'a> {
             Some(Answer::Refused { reason }) => bail!("process {}: {reason}", self.target.pid),
             _ => bail!("process {} has an agent that does not know this question", self.target.pid),
         }
-    }
-
-    fn may_inject(&self, python: &Python) -> anyhow::Result<()> {
-        let pid = self.target.pid;
-        let version = python.minor.map_or_else(String::new, |minor| format!(" 3.{minor}"));
-        ensure!(
-            self.injects,
-            "process {pid} has Python{version}, which nobody can ask from outside without preparation: start it with \
-             `lowtide run`, or use `lowtide why {pid} --inject`, which stops it for a moment with a debugger"
-        );
-        Ok(())
     }
 }
 

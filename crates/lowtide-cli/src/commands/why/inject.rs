@@ -6,8 +6,10 @@
 //!
 //! gdb ends by itself when its input does: it then leaves the process as it was, also where this one was killed.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -16,13 +18,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use lowtide_types::kernel_text;
 
-use super::package;
 use super::python::Python;
 use super::target::Target;
 
 const DEBUGGER: &str = "gdb";
 /// What gdb prints behind the output of a command.
 const MARK: &str = "lowtide-mark";
+/// The symbols of all libraries would take seconds, in which the process stands still. A signal that comes during a call is
+/// the process's own: where gdb stopped for it, it would break the call off in the middle.
+const SETTINGS: &str = "set prompt\nset confirm off\nset pagination off\nset width 0\nset auto-load off\n\
+    set auto-solib-add off\nset unwindonsignal on\nset print thread-events off\n\
+    handle all nostop noprint pass\nhandle SIGINT nostop noprint pass";
 /// The pause before the next look for a thread in which a call can be made.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The system calls in which a thread waits and has none of those locks: `read`, `poll`, `select`, `nanosleep`, `accept`,
@@ -42,64 +48,35 @@ struct Debugger {
 pub(super) fn execute(
     target: &Target,
     python: &Python,
+    package: &Path,
     script: &Path,
     until: Instant,
 ) -> anyhow::Result<Duration> {
+    let pid = target.pid;
     target.is_not_traced()?;
-    let library = package::find()?.join("_native.abi3.so");
-    target.sees(&library)?;
-    for path in [script, &library] {
-        let text = path.to_str().filter(|text| !text.contains(['"', '\\', '\n']));
-        ensure!(text.is_some(), "{} cannot be named to a debugger", path.display());
-    }
-    try_out()?;
+    let library = package.join("_native.abi3.so");
+    let mut debugger = Debugger::start()?;
+    debugger.try_out()?;
     loop {
-        let mut debugger = Debugger::start()?;
         let began = Instant::now();
-        let said = debugger.ask(&format!("attach {}", target.pid))?;
+        let said = debugger.ask(&format!("attach {pid}"))?;
         ensure!(
-            kernel_text(format!("/proc/{}/status", target.pid)).is_ok_and(
-                |status| status.contains(&format!("TracerPid:\t{}\n", debugger.child.id()))
-            ),
+            target.tracer() == debugger.child.id().to_string(),
             "{}: {}",
             target.not_permitted(),
             said.trim().lines().last().unwrap_or_default()
         );
-        let thread = thread(target.pid, python);
-        let done = match thread {
-            Some(thread) => debugger.call(target.pid, thread, &library, script).map(|()| true),
-            None => Ok(false),
-        };
-        debugger.end()?;
-        if done? {
-            return Ok(began.elapsed());
+        let called = thread(pid, python).map(|at| debugger.call(pid, at, &library, script));
+        debugger.ask("detach")?;
+        if let Some(called) = called {
+            return called.map(|()| began.elapsed());
         }
         ensure!(
             Instant::now() < until,
-            "process {} was never where a debugger may call a function; ask again",
-            target.pid
+            "process {pid} was never where a debugger may call a function; ask again"
         );
         std::thread::sleep(PAUSE);
     }
-}
-
-/// Has the debugger call a function in a process of ours first: one that cannot write all registers of this processor
-/// would leave the other process with wrong ones.
-fn try_out() -> anyhow::Result<()> {
-    let mut disposable = Command::new("sleep");
-    disposable.arg("600").stderr(Stdio::null());
-    let mut child = disposable.spawn().context("starting a process to try on")?;
-    let tried = Debugger::start().and_then(|mut debugger| {
-        debugger.ask(&format!("attach {}", child.id()))?;
-        debugger.ask("sharedlibrary libc[.]so")?;
-        let found = debugger.value("((int(*)(void))getpid)()");
-        debugger.end()?;
-        found
-    });
-    child.kill().and_then(|()| child.wait()).context("ending the process that was tried on")?;
-    let found = tried.context("gdb cannot call a function in a process here; a newer one may")?;
-    ensure!(found == u64::from(child.id()), "gdb calls wrong functions here");
-    Ok(())
 }
 
 /// Returns a thread of a stopped process in which a call can be made: the main one, if possible.
@@ -152,19 +129,25 @@ impl Debugger {
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let (input, output) = (input.context("its input")?, output.context("its output")?);
         let mut debugger = Debugger { child, input, output: BufReader::new(output) };
-        for setting in [
-            "prompt",
-            "confirm off",
-            "pagination off",
-            "width 0",
-            // The symbols of all libraries would take seconds, in which the process stands still.
-            "auto-solib-add off",
-            "unwindonsignal on",
-            "print thread-events off",
-        ] {
-            debugger.ask(&format!("set {setting}"))?;
-        }
+        debugger.ask(SETTINGS)?;
         Ok(debugger)
+    }
+
+    /// Calls a function in a process of ours first: a debugger that cannot write all registers of this processor would
+    /// leave the other process with wrong ones.
+    fn try_out(&mut self) -> anyhow::Result<()> {
+        let mut disposable = Command::new("sleep");
+        let mut child = disposable.arg("600").spawn().context("starting a process to try on")?;
+        let found = self
+            .ask(&format!("attach {}\nsharedlibrary libc[.]so", child.id()))
+            .and_then(|_| self.value("((int(*)(void))getpid)()"));
+        // It can be waited for when it is not traced any more.
+        self.ask("detach\nfile\nnosharedlibrary")?;
+        child.kill().and_then(|()| child.wait()).context("ending the process tried on")?;
+        let found =
+            found.context("gdb cannot call a function in a process here; a newer one may")?;
+        ensure!(found == u64::from(child.id()), "gdb calls wrong functions here");
+        Ok(())
     }
 
     /// Gives a command, and returns what is said up to its end.
@@ -195,35 +178,48 @@ impl Debugger {
 
     /// Calls the function in a thread of the process.
     fn call(&mut self, pid: u32, thread: u32, library: &Path, script: &Path) -> anyhow::Result<()> {
-        self.ask("sharedlibrary libc[.]so")?;
-        self.ask("sharedlibrary libdl[.]so")?;
-        let threads = self.ask("info threads")?;
+        let threads =
+            self.ask("sharedlibrary libc[.]so\nsharedlibrary libdl[.]so\ninfo threads")?;
         let line = threads.lines().find(|line| {
-            line.contains(&format!("LWP {thread})"))
-                || line.contains(&format!("LWP {thread} "))
-                || line.contains(&format!("process {thread}"))
+            let words =
+                [format!("LWP {thread})"), format!("LWP {thread} "), format!("process {thread}")];
+            words.iter().any(|word| line.contains(word))
         });
         let number = line.and_then(|line| line.trim_start_matches(['*', ' ']).split(' ').next());
-        let number = number.with_context(|| format!("no thread {thread}: {threads}"))?.to_owned();
+        let number = number.with_context(|| format!("no thread {thread}: {threads}"))?;
         self.ask(&format!("thread {number}"))?;
-        let (library, script) = (library.display(), script.display());
-        let opened =
-            self.value(&format!("((void*(*)(const char*,int))dlopen)(\"{library}\",2)"))?;
-        ensure!(opened != 0, "process {pid} cannot load {library}");
-        let name = "lowtide_execute";
-        let function = self
-            .value(&format!("((void*(*)(void*,const char*))dlsym)((void*){opened},\"{name}\")"))?;
-        ensure!(function != 0, "{library} has no function {name}");
-        let code = self.value(&format!("((int(*)(const char*)){function})(\"{script}\")"))?;
-        ensure!(code == 0, "process {pid} could not start a thread");
-        Ok(())
+        // gdb would allocate a text of a command there, and never free it.
+        let mut texts = Vec::new();
+        let paths = [library, Path::new("lowtide_execute"), script].map(|path| {
+            let begin = texts.len() as u64;
+            texts.extend(path.as_os_str().as_bytes());
+            texts.push(0);
+            begin
+        });
+        let at = self.value(&format!("((void*(*)(unsigned long))malloc)({})", texts.len()))?;
+        let done = self.start_there(pid, at, &texts, paths.map(|begin| at + begin));
+        self.ask(&format!("call ((void(*)(unsigned long))free)({at})"))?;
+        done
     }
 
-    /// Lets the process go on.
-    fn end(mut self) -> anyhow::Result<()> {
-        self.ask("detach")?;
-        drop(self.input);
-        self.child.wait().context("waiting for the debugger")?;
+    /// Writes the texts to an address, and has the function there start a thread.
+    fn start_there(
+        &mut self,
+        pid: u32,
+        at: u64,
+        texts: &[u8],
+        paths: [u64; 3],
+    ) -> anyhow::Result<()> {
+        ensure!(at != 0, "process {pid} has no host memory left");
+        let [library, name, script] = paths;
+        File::options().write(true).open(format!("/proc/{pid}/mem"))?.write_all_at(texts, at)?;
+        let opened = self.value(&format!("((void*(*)(unsigned long,int))dlopen)({library},2)"))?;
+        ensure!(opened != 0, "process {pid} cannot load lowtide's library");
+        let function = format!("((void*(*)(unsigned long,unsigned long))dlsym)({opened},{name})");
+        let function = self.value(&function)?;
+        ensure!(function != 0, "the package there has no function for a debugger");
+        let code = self.value(&format!("((int(*)(unsigned long)){function})({script})"))?;
+        ensure!(code == 0, "process {pid} could not start a thread");
         Ok(())
     }
 }

@@ -80,7 +80,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     let queue = asking.status.as_ref().and_then(|_| queue::of_user());
     let waits =
         queue.iter().flat_map(|queue| &queue.waiters).any(|waiter| waiter.pid == target.pid);
-    let package = package::find();
+    let package = package::find()?;
+    target.sees(&package)?;
     if options.inject {
         page::complain(&format!(
             "warning: where no other way is open, gdb stops process {} for a moment; on a machine that matters, start \
@@ -90,16 +91,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
     }
     let mut sure = options.yes;
     loop {
-        let package = match &package {
-            Ok(package) => package.to_str().context("the path of the package is no text")?,
-            Err(error) => bail!("{error:#}"),
-        };
-        target.sees(package.as_ref())?;
         let request = |left: Duration| {
             json!({
                 "home": format!("_lowtide_{}", VERSION.replace(['.', '-', '+'], "_")),
                 "version": VERSION,
-                "package": package,
+                "package": package.display().to_string(),
                 "pid": target.pid,
                 "device": options.device,
                 "limit_s": left.as_secs_f64(),
@@ -109,34 +105,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
                 "of": options.of,
             })
         };
-        let (way, answered) = match asking.ask(request)? {
+        let (way, answered) = match asking.ask(&package, request)? {
             Outcome::Answered(way, answered) => (way, answered),
-            Outcome::Busy => {
-                let reason = format!(
-                    "process {} did not answer in {} s: no thread of it had the interpreter's lock, or came to a safe point",
-                    target.pid,
-                    options.limit.as_secs_f64()
-                );
-                return shown::instead(
-                    &target,
-                    asking.status,
-                    queue.as_ref(),
-                    &reason,
-                    options.json,
-                );
-            }
-            Outcome::NoPython => {
-                let reason = format!(
-                    "process {} has no Python interpreter, so no objects can be asked",
-                    target.pid
-                );
-                return shown::instead(
-                    &target,
-                    asking.status,
-                    queue.as_ref(),
-                    &reason,
-                    options.json,
-                );
+            Outcome::Nobody(reason) => {
+                let (status, queue) = (asking.status.as_ref(), queue.as_ref());
+                return shown::instead(&target, status, queue, reason, options.json);
             }
         };
         let answer = &answered.answer;

@@ -1,4 +1,4 @@
-//! The Python interpreter in a process: which file it comes from, which version it is, and where its runtime state lies.
+//! The Python interpreter in a process: which file it comes from, and where its runtime state lies.
 //!
 //! Its library, or the program itself, has a section `.PyRuntime` for debuggers.
 
@@ -17,8 +17,6 @@ const SECTIONS_MOST: u64 = 4096;
 pub(super) struct Python {
     /// The library or program.
     pub(super) path: PathBuf,
-    /// The minor version, as the name of the file says it.
-    pub(super) minor: Option<u32>,
     /// The address of its runtime state in the process.
     pub(super) runtime: u64,
 }
@@ -36,8 +34,7 @@ pub(super) fn of(pid: u32) -> io::Result<Option<Python>> {
         let file = if path == program { PathBuf::from(format!("/proc/{pid}/exe")) } else { seen };
         let Ok(file) = File::open(file) else { continue };
         if let Some(at) = section(&file).ok().flatten() {
-            let minor = minor_of(&path);
-            return Ok(Some(Python { path, minor, runtime: start.wrapping_add(at) }));
+            return Ok(Some(Python { path, runtime: start.wrapping_add(at) }));
         }
     }
     Ok(None)
@@ -66,13 +63,6 @@ pub(super) fn files(maps: &str) -> Vec<(u64, PathBuf)> {
 
 fn is_library(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libpython3"))
-}
-
-/// Returns the minor version in `python3.12` or `libpython3.12.so.1.0`.
-fn minor_of(path: &Path) -> Option<u32> {
-    let name = path.file_name()?.to_string_lossy().into_owned();
-    let digits = name.split_once("python3.")?.1;
-    digits.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
 }
 
 /// Returns how far behind the beginning of a mapped file the runtime state lies.
@@ -112,19 +102,6 @@ fn section(file: &File) -> io::Result<Option<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_version_is_in_the_name_of_the_file() {
-        for (path, minor) in [
-            ("/usr/bin/python3.12", Some(12)),
-            ("/usr/lib/libpython3.14.so.1.0", Some(14)),
-            ("/usr/bin/python3.13t", Some(13)),
-            ("/usr/bin/python3", None),
-            ("/usr/bin/engine", None),
-        ] {
-            assert_eq!(minor_of(Path::new(path)), minor, "{path}");
-        }
-    }
 
     #[test]
     fn a_file_begins_where_its_first_part_is_mapped() {

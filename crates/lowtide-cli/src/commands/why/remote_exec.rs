@@ -18,15 +18,16 @@ use super::target::Target;
 const COOKIE: &[u8; 8] = b"xdebugpy";
 /// The version of Python whose table of offsets is known, without its last part.
 const KNOWN: u64 = 0x030e;
-/// Where offsets stand in that table.
-const VERSION: u64 = 8;
-const FREE_THREADED: u64 = 16;
-const INTERPRETERS_HEAD: u64 = 40;
-const THREADS_HEAD: u64 = 72;
-const THREADS_MAIN: u64 = 80;
-const THREAD_NEXT: u64 = 192;
-const THREAD_NATIVE_ID: u64 = 224;
-const SUPPORT: u64 = 712;
+/// How many words of that table are read, and which word is what.
+const WORDS: u64 = 95;
+const VERSION: usize = 1;
+const FREE_THREADED: usize = 2;
+const INTERPRETERS_HEAD: usize = 5;
+const THREADS_HEAD: usize = 9;
+const THREADS_MAIN: usize = 10;
+const THREAD_NEXT: usize = 24;
+const THREAD_NATIVE_ID: usize = 28;
+const SUPPORT: usize = 89;
 /// The bit of a thread's `eval_breaker` that has it look at the flag.
 const LOOK: u8 = 1 << 5;
 /// The most threads that are asked.
@@ -60,12 +61,12 @@ impl RemoteExec {
             _ => error.into(),
         })?;
         let number = |at: u64| read(&memory, at).context("reading the state of its interpreter");
-        if number(runtime)? != u64::from_le_bytes(*COOKIE)
-            || number(runtime + VERSION)? >> 16 < KNOWN
-        {
+        let table: Vec<u64> =
+            (0..WORDS).map(|word| number(runtime + 8 * word)).collect::<anyhow::Result<_>>()?;
+        let version = table[VERSION] >> 16;
+        if table[0] != u64::from_le_bytes(*COOKIE) || version < KNOWN {
             return Ok(None);
         }
-        let version = number(runtime + VERSION)? >> 16;
         ensure!(
             version == KNOWN,
             "process {pid} has Python {}.{}, which this version of lowtide does not know",
@@ -73,28 +74,27 @@ impl RemoteExec {
             version & 0xff
         );
         ensure!(
-            number(runtime + FREE_THREADED)? == 0,
+            table[FREE_THREADED] == 0,
             "process {pid} has a free-threaded Python; lowtide needs an ordinary one"
         );
-        let offset = |at: u64| number(runtime + at);
-        let interpreter = number(runtime + offset(INTERPRETERS_HEAD)?)?;
+        let interpreter = number(runtime + table[INTERPRETERS_HEAD])?;
         ensure!(
             interpreter != 0,
             "the interpreter of process {pid} has not begun, or is at its end"
         );
-        let support: Vec<u64> =
-            (0..6).map(|at| offset(SUPPORT + 8 * at)).collect::<anyhow::Result<_>>()?;
-        let [breaker, state, enabled, pending, path, path_most] = support[..] else { bail!("six") };
+        let &[breaker, state, enabled, pending, path, path_most] = &table[SUPPORT..] else {
+            bail!("the table of Python's offsets has another size")
+        };
         ensure!(
             number(interpreter + enabled)? as u32 != 0,
             "process {pid} does not let debuggers in: PYTHON_DISABLE_REMOTE_DEBUG is set, or it was started with -X \
              disable-remote-debug, or its Python was built --without-remote-debug; start it with `lowtide run`"
         );
         Ok(Some(RemoteExec {
-            main: number(interpreter + offset(THREADS_MAIN)?)?,
-            threads: interpreter + offset(THREADS_HEAD)?,
-            next: offset(THREAD_NEXT)?,
-            native_id: offset(THREAD_NATIVE_ID)?,
+            main: number(interpreter + table[THREADS_MAIN])?,
+            threads: interpreter + table[THREADS_HEAD],
+            next: table[THREAD_NEXT],
+            native_id: table[THREAD_NATIVE_ID],
             breaker,
             pending: state + pending,
             path: state + path,

@@ -15,17 +15,8 @@ use crate::program::ending::Ending;
 use crate::text::page::{self, Page};
 
 /// Parts of the names of libraries that use a GPU.
-const LIBRARIES: [&str; 9] = [
-    "libcuda.so",
-    "libcudart",
-    "libcublas",
-    "libcudnn",
-    "libnccl",
-    "libtorch_cuda",
-    "onnxruntime",
-    "libllama",
-    "libggml",
-];
+const LIBRARIES: &str =
+    "libcuda.so libcudart libcublas libcudnn libnccl libtorch_cuda onnxruntime libllama libggml";
 
 /// Shows an answer.
 pub(super) fn answer(
@@ -117,25 +108,22 @@ pub(super) fn cut(target: &Target, answer: &Value, json: bool) -> anyhow::Result
 /// Shows what can be told without an answer: all memory in use, who waits for room, and the libraries.
 pub(super) fn instead(
     target: &Target,
-    status: Option<Status>,
+    status: Option<&Status>,
     queue: Option<&Queue>,
-    reason: &str,
+    reason: String,
     json: bool,
 ) -> anyhow::Result<Ending> {
-    let ledgers = status.map(|status| status.ledgers).unwrap_or_default();
+    let ledgers = status.map(|status| &status.ledgers[..]).unwrap_or_default();
     let (devices, libraries) = (in_use(target.pid), libraries(target.pid));
     if json {
-        let devices: Vec<Value> = devices
-            .iter()
-            .map(|(device, bytes)| json!({"device": device, "bytes": bytes}))
-            .collect();
+        let device = |(device, bytes): &(String, Bytes)| json!({"device": device, "bytes": bytes});
         page::print_json(&json!({
             "answer": "ledger",
             "reason": reason,
             "pid": target.pid,
             "command": target.command,
             "ledgers": ledgers,
-            "devices": devices,
+            "devices": devices.iter().map(device).collect::<Vec<_>>(),
             "libraries": libraries,
             "queue": queue,
         }))?;
@@ -145,7 +133,7 @@ pub(super) fn instead(
         for (device, bytes) in devices {
             page.row(&device, &format!("{bytes} in use by it"));
         }
-        for ledger in &ledgers {
+        for ledger in ledgers {
             page.row("ledger", &format!("all memory in use on {}", ledger.device));
             for line in ledger.to_string().lines() {
                 page.line(line);
@@ -159,7 +147,7 @@ pub(super) fn instead(
         }
         page.print()?;
     }
-    Ok(Ending::NotProved { what: reason.to_owned() })
+    Ok(Ending::NotProved { what: reason })
 }
 
 /// Returns the memory of a process on each GPU, as the driver reports it.
@@ -177,5 +165,5 @@ fn in_use(pid: u32) -> Vec<(String, Bytes)> {
 fn libraries(pid: u32) -> Vec<String> {
     let maps = kernel_text(format!("/proc/{pid}/maps")).unwrap_or_default();
     let paths = python::files(&maps).into_iter().map(|(_, path)| path.display().to_string());
-    paths.filter(|path| LIBRARIES.iter().any(|part| path.contains(part))).collect()
+    paths.filter(|path| LIBRARIES.split(' ').any(|part| path.contains(part))).collect()
 }

@@ -56,9 +56,14 @@ impl Target {
         fs::read(format!("/proc/{}/cmdline", self.pid)).is_ok_and(|words| !words.is_empty())
     }
 
+    /// Returns the process that traces it; "0" if none does.
+    pub(super) fn tracer(&self) -> String {
+        field_of(self.pid, "TracerPid")
+    }
+
     /// Refuses a process that a debugger has, which no other can have.
     pub(super) fn is_not_traced(&self) -> anyhow::Result<()> {
-        let (pid, tracer) = (self.pid, field_of(self.pid, "TracerPid"));
+        let (pid, tracer) = (self.pid, self.tracer());
         ensure!(
             matches!(tracer.as_str(), "0" | ""),
             "a debugger is attached to process {pid} already: process {tracer}"

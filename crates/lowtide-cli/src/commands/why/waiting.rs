@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use lowtide_device::private_files::PrivateFolder;
 use lowtide_proto::line::{LineReader, at_socket, connect, peer_of_this_user};
 use lowtide_proto::question_name;
@@ -109,46 +109,44 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Sends the request to the thread that has connected, and returns its answer. `request` is made for the time that
-    /// is left.
+    /// Sends the request to the thread that has connected, and returns its answer; `None` if it is not given in time.
+    /// `request` is made for the time that is left.
     pub(super) fn answer(
         &self,
-        mut stream: UnixStream,
+        stream: &UnixStream,
         until: Instant,
         request: impl FnOnce(Duration) -> Value,
-    ) -> anyhow::Result<Answered> {
+    ) -> anyhow::Result<Option<Answered>> {
         // Nobody else gets in.
         self.folder.remove(&self.name)?;
         let pid = self.target.pid;
         let mut lines = LineReader::default();
         let ended = || {
-            let what = if self.target.is_there() {
-                "did not answer"
-            } else {
-                "has ended during the question"
-            };
+            let is_there = self.target.is_there();
+            let what = if is_there { "did not answer" } else { "has ended during the question" };
             format!("process {pid} {what}")
         };
-        // It may be long until the thread has the interpreter's lock again.
-        let line = lines.read(&stream, ANSWER_MOST, until);
+        let mut read = |until: Instant| match lines.read(stream, ANSWER_MOST, until) {
+            Err(error) if error.kind() == ErrorKind::TimedOut => Ok(None),
+            read => read.map(Some).with_context(ended),
+        };
         let strange = || format!("process {pid} answers something else than lowtide's package");
-        let line = line.with_context(ended)?;
-        let hello: Hello = serde_json::from_slice(&line).with_context(strange)?;
-        let [major, minor, micro] = hello.version;
+        // It may be long until the thread has the interpreter's lock again.
+        let Some(hello) = read(until)? else { return Ok(None) };
+        let Hello { version: [major, minor, micro], free_threaded } =
+            serde_json::from_slice(&hello).with_context(strange)?;
         let version = format!("{major}.{minor}.{micro}");
-        if hello.free_threaded || (major, minor) < (3, 10) {
-            let kind = if hello.free_threaded { " without the interpreter's lock" } else { "" };
-            bail!(
-                "process {pid} has Python {version}{kind}; lowtide needs an ordinary Python 3.10 or newer"
-            );
-        }
-        let mut request = request(until.saturating_duration_since(Instant::now())).to_string();
-        request.push('\n');
+        let kind = if free_threaded { " without the interpreter's lock" } else { "" };
+        ensure!(
+            !free_threaded && (major, minor) >= (3, 10),
+            "process {pid} has Python {version}{kind}; lowtide needs an ordinary Python 3.10 or newer"
+        );
+        let request = format!("{}\n", request(until.saturating_duration_since(Instant::now())));
         stream.set_write_timeout(Some(READ_LIMIT))?;
-        stream.write_all(request.as_bytes()).with_context(ended)?;
-        let line = lines.read(&stream, ANSWER_MOST, until + GRACE).with_context(ended)?;
-        let answer = serde_json::from_slice(&line).with_context(strange)?;
-        Ok(Answered { version, answer })
+        { stream }.write_all(request.as_bytes()).with_context(ended)?;
+        let Some(answer) = read(until + GRACE)? else { return Ok(None) };
+        let answer = serde_json::from_slice(&answer).with_context(strange)?;
+        Ok(Some(Answered { version, answer }))
     }
 }
 
