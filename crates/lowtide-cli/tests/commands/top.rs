@@ -74,6 +74,11 @@ fn in_a_terminal_a_key_asks_for_the_pid_and_puts_that_program_to_sleep() {
 }
 
 #[test]
+fn a_signal_that_ends_it_leaves_the_terminal_as_it_was() {
+    in_terminal(&World::new(), "told");
+}
+
+#[test]
 fn it_ends_with_its_terminal_also_where_it_ignores_that_signal() {
     in_terminal(&World::new(), "gone");
 }

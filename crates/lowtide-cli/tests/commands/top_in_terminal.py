@@ -1,10 +1,11 @@
 """Runs `top` in a terminal, presses s and y once it shows a program, waits for the end of the sleep, and presses q.
 
     top_in_terminal.py PID COMMAND...
+    top_in_terminal.py told COMMAND...
     top_in_terminal.py gone COMMAND...
 
 Ends with 0 if the question named the PID, the sleep's receipt was shown, no colour was drawn, and the terminal is as it was.
-With `gone`, the terminal goes away from a program that ignores the signal for that: ends with 0 if the program ends.
+With `told`, the signal that ends programs takes the place of the keys. With `gone`, the terminal goes away from a program that ignores the signal for that: ends with 0 if the program ends.
 """
 
 import fcntl
@@ -64,12 +65,16 @@ def main():
                 sys.exit("it does not end")
             time.sleep(0.05)
         return
-    until(number, "awake")
-    os.write(terminal, b"s")
-    until("lowtide sleep " + number, "any other key does not")
-    os.write(terminal, b"y")
-    until("released")
-    os.write(terminal, b"q")
+    if number == "told":
+        until("PROGRAM")
+        os.kill(pid, signal.SIGTERM)
+    else:
+        until(number, "awake")
+        os.write(terminal, b"s")
+        until("lowtide sleep " + number, "any other key does not")
+        os.write(terminal, b"y")
+        until("released")
+        os.write(terminal, b"q")
     while True:
         try:
             part = os.read(terminal, 4096)

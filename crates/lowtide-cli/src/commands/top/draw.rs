@@ -1,12 +1,13 @@
 //! Draws the screen of `top`: a function of what is shown and of the room there is.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use lowtide_types::signed;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::{Line, Span};
+use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Clear, Paragraph, Wrap};
 
 use super::chart::{cells, sign};
@@ -18,6 +19,8 @@ const CHART_MOST: u16 = 8;
 const CHART_LEAST: u16 = 2;
 /// The cells of a device that is shown as one bar.
 const BAR: usize = 30;
+/// The rows of what could not be read, at most.
+const PROBLEMS_MOST: usize = 4;
 /// The rows that are not programs or memory: title, device, two of the legend, heading, detail and keys.
 const FRAME: u16 = 7;
 
@@ -25,12 +28,16 @@ const FRAME: u16 = 7;
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let area = frame.area();
     let others = u16::try_from(screen.look.devices.len().saturating_sub(1)).unwrap_or(u16::MAX);
-    let problems = u16::from(!screen.look.problems.is_empty());
-    let left = area.height.saturating_sub(FRAME).saturating_sub(others).saturating_sub(problems);
+    let mut problems: Vec<String> =
+        screen.look.problems.iter().flat_map(|one| wrapped(one, area.width)).collect();
+    problems.truncate(PROBLEMS_MOST);
+    let problem_rows = u16::try_from(problems.len()).unwrap_or_default();
+    let left =
+        area.height.saturating_sub(FRAME).saturating_sub(others).saturating_sub(problem_rows);
     let chart =
         if screen.device().is_some() { (left / 2).clamp(CHART_LEAST, CHART_MOST) } else { 0 };
     let legend = if screen.device().is_some() { 3 } else { 0 };
-    let rows = [1, others, problems, legend, chart].map(Constraint::Length);
+    let rows = [1, others, problem_rows, legend, chart].map(Constraint::Length);
     let below =
         [Constraint::Length(1), Constraint::Min(1), Constraint::Length(1), Constraint::Length(1)];
     let areas = Layout::vertical(rows.into_iter().chain(below)).split(area);
@@ -42,7 +49,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     {
         frame.render_widget(bar(screen, device), row);
     }
-    frame.render_widget(Line::from(screen.look.problems.join("; ")), areas[2]);
+    frame.render_widget(Text::from_iter(problems), areas[2]);
     if let Some(device) = shown {
         device_lines(frame, screen, device, areas[3]);
         over_time(frame, screen, device, areas[4]);
@@ -54,6 +61,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     frame.render_widget(Line::from(detail(screen)), areas[7]);
     frame.render_widget(Line::from(keys(screen)), areas[8]);
     popup(frame, screen);
+}
+
+fn wrapped(text: &str, width: u16) -> impl Iterator<Item = String> {
+    textwrap::wrap(text, usize::from(width)).into_iter().map(Cow::into_owned)
 }
 
 fn title(screen: &Screen) -> String {

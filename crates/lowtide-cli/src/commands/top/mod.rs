@@ -11,6 +11,8 @@ use std::env;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::process::{self, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,6 +25,8 @@ use ratatui::backend::TestBackend;
 use ratatui::buffer::Cell;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::SIGTERM;
+use signal_hook::flag;
 
 use self::screen::{Act, Outcome, Screen};
 use crate::commands::cluster::Cluster;
@@ -92,8 +96,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
             }
         }
     });
+    let is_told_to_end = Arc::new(AtomicBool::new(false));
+    flag::register(SIGTERM, Arc::clone(&is_told_to_end)).context("watching for SIGTERM")?;
     let mut terminal = ratatui::try_init().context("taking the terminal")?;
-    let ended = watch(screen, &mut terminal, &looks);
+    let ended = watch(screen, &mut terminal, &looks, &is_told_to_end);
     ratatui::restore();
     ended.map(|()| Ending::Proved)
 }
@@ -160,10 +166,11 @@ fn watch(
     mut screen: Screen,
     terminal: &mut ratatui::DefaultTerminal,
     looks: &Receiver<anyhow::Result<Look>>,
+    is_told_to_end: &AtomicBool,
 ) -> anyhow::Result<()> {
     let (told, acts) = mpsc::channel();
     let mut is_stale = true;
-    loop {
+    while !is_told_to_end.load(Ordering::Relaxed) {
         if std::mem::take(&mut is_stale) {
             terminal.draw(|frame| draw::draw(frame, &screen)).context("drawing")?;
         }
@@ -193,6 +200,7 @@ fn watch(
             }
         }
     }
+    Ok(())
 }
 
 /// Runs the command of an act, if its process is still the one that was shown. What it says is told.

@@ -79,6 +79,16 @@ fn eighty_columns_without_colours_show_everything() {
 }
 
 #[test]
+fn what_could_not_be_read_is_said_whole_in_eighty_columns() {
+    let problem = "memory per process cannot be read: the NVML library is not installed; install the NVIDIA driver, or \
+                   set LOWTIDE_NVML_LIBRARY to the library's path";
+    let mut screen = Screen::new(true, false);
+    screen.show(Look { problems: vec![problem.to_owned()], ..Look::default() });
+    let text = picture(&screen, 80, 24).unwrap();
+    assert!(text.replace('\n', " ").contains(problem), "{text}");
+}
+
+#[test]
 fn nothing_panics_in_any_room_with_two_hundred_programs_and_eight_devices() {
     let mut many = look();
     many.programs = (0..200).map(|pid| program(pid, ProgramState::Awake, 1, "x")).collect();
