@@ -1297,7 +1297,7 @@ LEAKS: dict[str, tuple[str, str, str, bool]] = {
         learner = Learner()
         for outputs in (1024, 1056, 1120): learner.grow(outputs)
         """,
-        r"learner\.opt\.param_groups \(list(.|\n)*head(.|\n)*in use",
+        r"learner\.opt\.param_groups \(list(.|\n)*learner\.model \(.*in use",
         "len(learner.opt.param_groups) == 2 and learner.opt.param_groups[1]['params'][0] is learner.model['head'].weight",
         False,
     ),

@@ -419,6 +419,24 @@ LEAKS = {
         r"meter\.total \((.|\n)*model \(.*in use, held by the autograd graph of meter\.total",
         "meter.count == 0 and model(torch.ones(2, 512)) is not None",
     ),
+    "a trainer whose losses have the graphs of its model": Leak(
+        """
+        class Trainer:
+            def __init__(self):
+                self.model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)])
+                self.optimizer = torch.optim.Adam(self.model.parameters())
+                self.losses, self.history = [], []
+            def step(self):
+                loss = self.model(torch.ones(64, 512)).square().mean()
+                loss.backward()
+                self.optimizer.step()
+                self.losses.append(loss), self.history.append(big(8))
+        trainer = Trainer()
+        for _ in range(3): trainer.step()
+        """,
+        r"trainer\.history \(list(.|\n)*trainer\.model \(.*16 pieces\), in use, held by the autograd graph of trainer\.losses",
+        "trainer.step() is None and len(trainer.losses) == 4",
+    ),
     "a cache with one large entry": Leak(
         """
         import functools

@@ -262,7 +262,7 @@ fn a_touch_does_not_wait_for_a_suspend_whose_helper_does_not_start() {
         let world = World::new();
         let [hangs, pid, end] = ["hangs", "pid", "end"].map(|name| world.folder().join(name));
         let text = format!(
-            "#!/bin/sh\necho $$ >{0}.part; mv {0}.part {0}; while ! [ -e {1} ]; do sleep 0.1; done; exit 3\n",
+            "#!/bin/sh\necho $$ >{0}.part; mv {0}.part {0}; while [ -e {0} ] && ! [ -e {1} ]; do sleep 0.1; done; exit 3\n",
             pid.display(),
             end.display()
         );

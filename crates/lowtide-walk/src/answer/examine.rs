@@ -383,11 +383,19 @@ impl Answering<'_, '_> {
         above.filter(|one| kind(one) == Kind::Model).last()
     }
 
-    /// Returns whether no single object holds a tensor.
+    /// Returns whether no single object holds a tensor. One whose attributes hold it in several ways is like a program
+    /// of its own: a trainer with the model, the optimizer and the losses.
     fn is_shared(&self, node: Node) -> bool {
         let above = self.found.analysis.dominator(node);
+        let refers = |above: Node| self.found.analysis.referrers(node).any(|one| one == above);
+        let has_attributes = |above: Node| match self.found.heap.kind(above) {
+            Kind::Instance => !refers(above),
+            Kind::Dict => self.found.has_attributes(above) && !refers(above),
+            _ => false,
+        };
+        let is_apart = |above: Node| self.is_scaffolding(above) || has_attributes(above);
         matches!(self.found.heap.kind(node), Kind::Tensor | Kind::Memory)
-            && above.is_none_or(|above| self.is_scaffolding(above))
+            && above.is_none_or(is_apart)
     }
 
     /// Returns what has this memory, if it is an attribute that the program has put on a parameter of a model; with
