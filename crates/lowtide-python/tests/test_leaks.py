@@ -394,8 +394,6 @@ LEAKS = {
             def forward(self, x): self.seen.append(big(2)); return self.inner(x)
         model = torch.nn.Sequential(Block(), Block())
         for _ in range(3): model(torch.ones(1, 512))
-        for p in model.parameters(): watch(p)
-        del p
         """,
         r"model\[0\]\.seen \(list, 3 pieces\)",
         "model(torch.ones(1, 512)) is not None",
