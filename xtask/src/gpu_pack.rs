@@ -41,6 +41,7 @@ const SCRIPTS: &[&str] = &[
     "sharing.py",
     "share.py",
     "rl.py",
+    "rl_memory.py",
     "programs.py",
     "suspend.py",
     "tag.py",
