@@ -6,6 +6,7 @@ use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 
 use lowtide_types::printable;
 use serde::Serialize;
@@ -100,10 +101,10 @@ fn signed(size: Bytes) -> i64 {
     size.0.cast_signed()
 }
 
-fn named(uses: Vec<ProcessMemory>) -> Vec<ProcessUsage> {
+fn named(uses: Vec<ProcessMemory>, mut identify: impl FnMut(u32) -> Identity) -> Vec<ProcessUsage> {
     let name = |entry: ProcessMemory| ProcessUsage {
         pid: entry.pid,
-        identity: identity::of_driver_pid(entry.pid),
+        identity: identify(entry.pid),
         held: entry.used,
     };
     uses.into_iter().map(name).collect()
@@ -166,7 +167,7 @@ pub fn of(device: &Device) -> Result<DeviceProcesses> {
         (Some(uuid), _) => {
             let nvml = Nvml::kept()?;
             let (usage, uses) = together(&nvml, uuid)?;
-            (usage, named(uses), None)
+            (usage, named(uses, identity::of_driver_pid), None)
         }
         (None, DeviceId::Host) => {
             // Other processes have budgets of their own.
@@ -186,20 +187,48 @@ pub fn of(device: &Device) -> Result<DeviceProcesses> {
 /// # Errors
 /// [`crate::Error::NoLibrary`] where there is no NVML, or NVML's error for the machine as a whole.
 pub fn gpus() -> Result<(Vec<DeviceProcesses>, Vec<String>)> {
-    let nvml = Nvml::load()?;
-    let shown = visible_uuids();
-    let (mut found, mut problems) = (Vec::new(), Vec::new());
-    for uuid in nvml.uuids()? {
-        match together(&nvml, &uuid) {
-            Ok((usage, uses)) => {
-                let index = shown.iter().position(|shown| shown.as_ref() == Some(&uuid));
-                let id = index.map(|index| DeviceId::Cuda(index as u32));
-                found.push(DeviceProcesses::new(id, Some(uuid), usage, named(uses)));
-            }
-            Err(error) => problems.push(format!("{uuid}: {error}")),
-        }
+    Gpus::find()?.read(identity::of_driver_pid)
+}
+
+/// The GPUs of this machine, to be read again and again: what stays the same is asked once.
+pub struct Gpus {
+    nvml: Arc<Nvml>,
+    /// The UUIDs of the GPUs that CUDA shows, by its index; `None` for a GPU that does not answer.
+    shown: Vec<Option<String>>,
+}
+
+impl Gpus {
+    /// Finds the GPUs.
+    ///
+    /// # Errors
+    /// As [`gpus`].
+    pub fn find() -> Result<Gpus> {
+        Ok(Gpus { nvml: Nvml::kept()?, shown: visible_uuids() })
     }
-    Ok((found, problems))
+
+    /// Reads them as [`gpus`] does. `identify` says what a process is that the driver reported.
+    ///
+    /// # Errors
+    /// As [`gpus`].
+    pub fn read(
+        &self,
+        mut identify: impl FnMut(u32) -> Identity,
+    ) -> Result<(Vec<DeviceProcesses>, Vec<String>)> {
+        let (mut found, mut problems) = (Vec::new(), Vec::new());
+        for uuid in self.nvml.uuids()? {
+            match together(&self.nvml, &uuid) {
+                Ok((usage, uses)) => {
+                    let is_it = |shown: &Option<String>| shown.as_ref() == Some(&uuid);
+                    let index = self.shown.iter().position(is_it);
+                    let id = index.map(|index| DeviceId::Cuda(index as u32));
+                    let uses = named(uses, &mut identify);
+                    found.push(DeviceProcesses::new(id, Some(uuid), usage, uses));
+                }
+                Err(error) => problems.push(format!("{uuid}: {error}")),
+            }
+        }
+        Ok((found, problems))
+    }
 }
 
 // Readings from different moments would leave a difference that no process uses.
@@ -216,7 +245,6 @@ fn together(nvml: &Nvml, uuid: &str) -> Result<(Usage, Vec<ProcessMemory>)> {
     Ok((before, nvml.processes(uuid)?))
 }
 
-// By CUDA's index; `None` for a GPU that does not answer.
 fn visible_uuids() -> Vec<Option<String>> {
     let Ok(driver) = Driver::load() else { return Vec::new() };
     let count = driver.device_count().unwrap_or(0);
@@ -282,7 +310,7 @@ mod tests {
             ProcessMemory { pid: 2, used: None },
             ProcessMemory { pid: 3, used: Some(Bytes(300)) },
         ];
-        let all = DeviceProcesses::new(None, None, usage(), named(uses));
+        let all = DeviceProcesses::new(None, None, usage(), named(uses, identity::of_driver_pid));
         assert_eq!(all.unattributed, 150);
         assert_eq!(all.sum(), 600);
         assert_eq!(all.processes[0].pid, 3, "largest first");
@@ -291,7 +319,7 @@ mod tests {
     #[test]
     fn memory_counted_twice_is_shown_as_such() {
         let uses = vec![ProcessMemory { pid: 1, used: Some(Bytes(700)) }];
-        let all = DeviceProcesses::new(None, None, usage(), named(uses));
+        let all = DeviceProcesses::new(None, None, usage(), named(uses, identity::of_driver_pid));
         assert_eq!(all.unattributed, -150);
         assert_eq!(all.sum(), 600);
     }

@@ -1,15 +1,17 @@
 //! `lowtide status`, `sleep`, `wake` and `release`: asks the agents of running programs.
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use lowtide_device::neighbours;
 use lowtide_device::private_files::PrivateFolder;
-use lowtide_proto::helper::Ask as HelperAsk;
+use lowtide_proto::helper::{Ask as HelperAsk, Target};
 use lowtide_proto::line::connect;
 use lowtide_proto::{Answer, Ask, AskError, Question, SOCKET, Status, socket_name};
 use lowtide_release::IdleOptions;
@@ -23,6 +25,8 @@ use crate::commands::started::{self, Started};
 use crate::program::ending::Ending;
 use crate::text::page::{self, Page, Refused};
 
+/// The time in which a program answers that is not stopped, unless the machine is busy.
+const SOON: Duration = Duration::from_millis(100);
 /// What `status` says where there is nothing to list.
 const NONE: &str =
     "no program of this user was started with `lowtide run`; `lowtide run -- COMMAND` starts one";
@@ -90,7 +94,14 @@ pub(crate) fn status(options: &StatusOptions) -> anyhow::Result<Ending> {
     let folder = PrivateFolder::of_user()?;
     let programs = match options.pid {
         Some(pid) => vec![program(&folder, pid)?],
-        None => all(&folder, |pid, reason| page::complain(&format!("process {pid} {reason}")))?,
+        None => all(
+            &folder,
+            &mut HashSet::new(),
+            |_| false,
+            |pid, reason| {
+                page::complain(&format!("process {pid} {reason}"));
+            },
+        )?,
     };
     let queue = if options.pid.is_none() { queue::of_user() } else { None };
     if options.json {
@@ -261,21 +272,27 @@ fn describe(page: &mut Page, status: &Status, in_detail: bool) {
 }
 
 /// Asks every agent of this user, all at once: one that does not answer keeps nobody waiting. A socket that nobody
-/// serves any more is removed. `complain` is told which does not answer, and why.
+/// serves any more is removed. `silent` has those that did not answer the last time, and then those that do not now:
+/// these are asked only while they are not stopped, so that no questions pile up. `is_known` is true for processes that
+/// need not be looked up. `complain` is told which does not answer, and why.
 pub(super) fn all(
     folder: &PrivateFolder,
+    silent: &mut HashSet<u32>,
+    is_known: impl Fn(Target) -> bool,
     complain: impl Fn(u32, &str),
 ) -> anyhow::Result<Vec<Program>> {
     let (mut asked, mut found) = (Vec::new(), Vec::new());
-    let silent = |pid, why: &dyn Display| {
+    let before = std::mem::take(silent);
+    let mut silent = |pid, why: &dyn Display| {
         let reason = format!("does not answer: {why:#}");
         complain(pid, &reason);
+        silent.insert(pid);
         Program::Silent(Started { pid, agent: None, reason })
     };
     for name in folder.names()? {
         let Some(name) = name.to_str().filter(|name| name.starts_with(SOCKET)) else { continue };
         let Some(pid) = name.rsplit('-').next().and_then(|pid| pid.parse().ok()) else { continue };
-        if lowtide_helper::is_stopped(pid) {
+        if before.contains(&pid) && lowtide_helper::is_stopped(pid) {
             found.push(silent(pid, &stopped(pid)));
             continue;
         }
@@ -288,14 +305,21 @@ pub(super) fn all(
             Err(error) => found.push(silent(pid, &anyhow!(error))),
         }
     }
+    let soon = Instant::now() + SOON;
     for (pid, question) in asked {
+        if !question.waits_until(soon) && lowtide_helper::is_stopped(pid) {
+            found.push(silent(pid, &stopped(pid)));
+            continue;
+        }
         found.push(match status_in(pid, question) {
             Ok(status) => Program::Answered(Box::new(status)),
             Err(error) => silent(pid, &error),
         });
     }
-    let mut others = started::all(folder)?;
-    others.retain(|started| found.iter().all(|program| program.pid() != started.pid));
+    let answered: HashSet<u32> = found.iter().map(Program::pid).collect();
+    let is_known = |target: Target| answered.contains(&target.pid) && is_known(target);
+    let mut others = started::all_but(folder, is_known)?;
+    others.retain(|started| !answered.contains(&started.pid));
     found.extend(others.into_iter().map(Program::Silent));
     Ok(found)
 }

@@ -1,21 +1,20 @@
 //! A look at this machine: device memory by owner, and the programs that use it. `metrics` and `top` show it; the
 //! numbers are those that `ps`, `status` and the queue read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use anyhow::Context;
-use lowtide_device::identity::{self, Identity};
-use lowtide_device::nvml::Nvml;
+use lowtide_device::identity::Identity;
 use lowtide_device::private_files::PrivateFolder;
-use lowtide_device::processes::DeviceProcesses;
+use lowtide_device::processes::{DeviceProcesses, Gpus};
 use lowtide_device::{Bytes, DeviceId};
 use lowtide_proto::Status;
-use lowtide_proto::helper::Target;
 use lowtide_proto::share::Queue;
 use lowtide_types::{LedgerKind, words};
 use serde::{Deserialize, Serialize};
 
 use crate::commands::agents::{self, Program};
+use crate::commands::known::Processes;
 use crate::commands::{helper, ps, queue};
 
 words! {
@@ -130,22 +129,51 @@ pub(super) struct Look {
     pub(super) problems: Vec<String>,
 }
 
-impl Look {
+/// What looks at this machine again and again, and keeps what seldom changes.
+#[derive(Default)]
+pub(super) struct Looker {
+    gpus: Option<Gpus>,
+    processes: Processes,
+    /// The programs that did not answer the last time.
+    silent: HashSet<u32>,
+}
+
+impl Looker {
     /// Looks. What cannot be read is a problem in the result.
-    pub(super) fn now() -> Look {
-        // Initialising it takes long, and is counted: while one is kept, the next is quick. Why there is none is told
-        // below.
-        let _kept = Nvml::kept();
+    pub(super) fn look(&mut self) -> Look {
         let mut problems = Vec::new();
         let mut agents = Vec::new();
-        match PrivateFolder::of_user()
-            .map_err(Into::into)
-            .and_then(|it| agents::all(&it, |_, _| {}))
-        {
+        match PrivateFolder::of_user().map_err(Into::into).and_then(|it| {
+            let is_known = |target| self.processes.is_known(target);
+            agents::all(&it, &mut self.silent, is_known, |_, _| {})
+        }) {
             Ok(programs) => agents = programs,
             Err(error) => problems.push(format!("{error:#}")),
         }
-        let devices = match ps::gpus() {
+        let suspended = helper::suspended_now().unwrap_or_else(|error| {
+            problems.push(format!("{error:#}"));
+            Vec::new()
+        });
+        let suspended: Vec<u32> = suspended.into_iter().map(|process| process.pid).collect();
+        // Without a helper nobody takes turns.
+        let queue = queue::ask().unwrap_or_else(|error| {
+            problems.extend(queue::problem(&error));
+            None
+        });
+        self.processes.begin();
+        let own: HashSet<u32> =
+            agents.iter().map(Program::pid).chain(suspended.iter().copied()).collect();
+        let mut process = |pid| self.processes.of(pid, own.contains(&pid));
+        let read = match &self.gpus {
+            Some(gpus) => gpus.read(|pid| process(pid).0),
+            None => {
+                Gpus::find().and_then(|found| self.gpus.insert(found).read(|pid| process(pid).0))
+            }
+        };
+        if read.is_err() {
+            self.gpus = None;
+        }
+        let devices = match ps::told(read) {
             Ok((devices, failed, reason)) => {
                 problems.extend(failed.into_iter().chain(reason));
                 devices
@@ -155,20 +183,21 @@ impl Look {
                 Vec::new()
             }
         };
-        let suspended = helper::suspended_now().unwrap_or_else(|error| {
-            problems.push(format!("{error:#}"));
-            Vec::new()
-        });
-        // Without a helper nobody takes turns.
-        let queue = queue::ask().ok().flatten().unwrap_or_default();
-        let suspended: Vec<u32> = suspended.into_iter().map(|process| process.pid).collect();
         Look {
-            programs: programs_of(&devices, &agents, &suspended, &queue),
+            programs: programs_of(
+                &devices,
+                &agents,
+                &suspended,
+                &queue.unwrap_or_default(),
+                process,
+            ),
             devices: devices.iter().map(|device| bands_of(device, &agents)).collect(),
             problems,
         }
     }
+}
 
+impl Look {
     /// Reads a look at all nodes of a cluster: a line of `python -m lowtide.ray top`.
     pub(super) fn of_nodes(line: &str) -> anyhow::Result<Look> {
         serde_json::from_str(line).map(joined).with_context(|| format!("reading {line:?}"))
@@ -240,17 +269,17 @@ fn programs_of(
     agents: &[Program],
     suspended: &[u32],
     queue: &Queue,
+    mut process: impl FnMut(u32) -> (Identity, Option<u64>),
 ) -> Vec<ProgramLook> {
-    let mut found: BTreeMap<u32, (Option<Bytes>, Option<&Identity>)> = BTreeMap::new();
+    let mut found: BTreeMap<u32, Option<Bytes>> = BTreeMap::new();
     for process in devices.iter().flat_map(|device| &device.processes) {
-        let (held, who) = found.entry(process.pid).or_default();
+        let held = found.entry(process.pid).or_default();
         *held = held.map_or(process.held, |held| Some(held + process.held.unwrap_or_default()));
-        *who = Some(&process.identity);
     }
     for pid in agents.iter().map(Program::pid).chain(suspended.iter().copied()) {
-        found.entry(pid).or_insert((Some(Bytes::ZERO), None));
+        found.entry(pid).or_insert(Some(Bytes::ZERO));
     }
-    let look = |(pid, (held, who)): (u32, (Option<Bytes>, Option<&Identity>))| {
+    let look = |(pid, held)| {
         let status = answered(agents, pid);
         let waiter = queue.waiters.iter().find(|waiter| waiter.pid == pid);
         let holder = queue.holders.iter().find(|one| one.pid == pid && one.state.is_some());
@@ -268,15 +297,12 @@ fn programs_of(
             let on_device = status.contexts.iter().map(|context| context.on_device);
             if is_awake { on_device.sum() } else { Bytes::ZERO }
         });
-        let command = match who {
-            Some(known) => ps::name(known),
-            None => ps::name(&identity::of_driver_pid(pid)),
-        };
+        let (identity, start_ticks) = process(pid);
         ProgramLook {
             node: None,
             pid,
-            start_ticks: Target::of(pid).ok().map(|target| target.start_ticks),
-            command: ps::one_line(&command),
+            start_ticks,
+            command: ps::one_line(&ps::name(&identity)),
             state,
             held,
             frees,
@@ -354,7 +380,7 @@ mod tests {
             "limit_s": 60.0, "is_granted": false, "expected_s": null, "why": "process 7 works on",
         });
         queue.waiters.push(serde_json::from_value(waiter).unwrap());
-        let all = programs_of(&devices, &agents, &[11], &queue);
+        let all = programs_of(&devices, &agents, &[11], &queue, |_| (Identity::NoProc, None));
         let facts = all.iter().map(|it| (it.pid, it.state, it.held, it.frees)).collect::<Vec<_>>();
         let mib = |mib| Some(Bytes::mib(mib));
         let expected = [

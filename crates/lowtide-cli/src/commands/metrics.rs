@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use lowtide_device::private_files::PrivateFolder;
 use lowtide_device::tallies;
 use lowtide_types::{Act, BOUNDS_S, Moved, Tally, Times, Verdict};
 
-use crate::commands::look::{Look, ProgramState};
+use crate::commands::look::{Look, Looker, ProgramState};
 use crate::program::ending::Ending;
 use crate::text::page;
 
@@ -60,7 +60,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
 
 fn now() -> anyhow::Result<String> {
     let tally = tallies::sum(&PrivateFolder::of_user()?)?;
-    Ok(text(&Look::now(), &tally))
+    Ok(text(&Looker::default().look(), &tally))
 }
 
 /// Writes a file that everybody can read. Nobody reads half of it. What is no file, such as /dev/stdout, stays.
@@ -85,27 +85,37 @@ fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
 fn serve(address: SocketAddr) -> anyhow::Result<Ending> {
     let listener = TcpListener::bind(address).with_context(|| format!("listening at {address}"))?;
     page::complain(&format!("serving http://{}/metrics", listener.local_addr()?));
-    let clients = Arc::new(());
+    let (clients, mut asking) = (Arc::new(()), Vec::<(Weak<()>, TcpStream)>::new());
     loop {
         // Too few file descriptors, for example: that may pass.
         let Ok((client, _)) = listener.accept() else {
             thread::sleep(Duration::from_millis(100));
             continue;
         };
-        let own = Arc::clone(&clients);
-        if Arc::strong_count(&clients) <= CLIENTS_MOST + 1 {
-            let serve = move || {
-                // A client that stopped has no use for its answer.
-                let _answered = answer(client);
-                drop(own);
-            };
-            // Where no thread can be started, this client goes without, and the next may not.
-            let _started = thread::Builder::new().spawn(serve);
+        asking.retain(|(asks, _)| asks.strong_count() > 0);
+        if Arc::strong_count(&clients) > CLIENTS_MOST {
+            // The one that has been asking for longest makes room. Where none is asking, this client goes without.
+            if asking.is_empty() {
+                continue;
+            }
+            let _gone = asking.remove(0).1.shutdown(Shutdown::Both);
         }
+        let (own, asks) = (Arc::clone(&clients), Arc::new(()));
+        asking.extend(client.try_clone().map(|client| (Arc::downgrade(&asks), client)));
+        let serve = move || {
+            // A client that stopped has no use for its answer.
+            let _answered = answer(&client, asks);
+            // There is another handle of it above.
+            let _gone = client.shutdown(Shutdown::Both);
+            drop(own);
+        };
+        // Where no thread can be started, this client goes without, and the next may not.
+        let _started = thread::Builder::new().spawn(serve);
     }
 }
 
-fn answer(mut client: TcpStream) -> std::io::Result<()> {
+/// Answers a client, which is `asks` until its question is read.
+fn answer(mut client: &TcpStream, asks: Arc<()>) -> std::io::Result<()> {
     let (deadline, mut asked) = (Instant::now() + CLIENT_LIMIT, Vec::new());
     client.set_write_timeout(Some(CLIENT_LIMIT))?;
     while !asked.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -118,6 +128,7 @@ fn answer(mut client: TcpStream) -> std::io::Result<()> {
             count => asked.extend_from_slice(&part[..count]),
         }
     }
+    drop(asks);
     let line =
         String::from_utf8_lossy(asked.split(|byte| *byte == b'\r').next().unwrap_or_default());
     let (status, body) = match line.split(' ').collect::<Vec<_>>()[..] {

@@ -7,6 +7,7 @@ mod demo;
 mod doctor;
 mod floor;
 mod helper;
+mod known;
 mod look;
 mod metrics;
 mod ps;

@@ -127,7 +127,7 @@ fn look(only: Option<DeviceId>, sort: Sort) -> anyhow::Result<ProcessList> {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
     let (mut devices, problems, reason) = match only {
         Some(DeviceId::Host) => (Vec::new(), Vec::new(), None),
-        _ => gpus()?,
+        _ => told(processes::gpus())?,
     };
     let mut host = matches!(only, None | Some(DeviceId::Host)).then(processes::host);
     if let Some(host) = &mut host {
@@ -161,9 +161,11 @@ fn sort_by(processes: &mut [ProcessUsage], sort: Sort) {
     }
 }
 
-// The GPUs, what could not be read, and why there is none.
-pub(super) fn gpus() -> anyhow::Result<(Vec<DeviceProcesses>, Vec<String>, Option<String>)> {
-    match processes::gpus() {
+// The GPUs that were read, what could not be read, and why there is none.
+pub(super) fn told(
+    read: lowtide_device::Result<(Vec<DeviceProcesses>, Vec<String>)>,
+) -> anyhow::Result<(Vec<DeviceProcesses>, Vec<String>, Option<String>)> {
+    match read {
         Ok((devices, problems)) if devices.is_empty() && problems.is_empty() => {
             Ok((devices, problems, Some("NVML shows no GPU".to_owned())))
         }

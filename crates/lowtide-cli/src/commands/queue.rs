@@ -12,18 +12,25 @@ pub(super) fn of_user() -> Option<Queue> {
     match ask() {
         Ok(queue) => queue.filter(|queue| queue.holders.iter().any(|one| one.state.is_some())),
         Err(error) => {
-            let is_missing = error.downcast_ref::<HelperError>();
-            if !matches!(is_missing, Some(HelperError::NotInstalled { .. })) {
-                page::complain(&format!("nobody says who takes turns: {error:#}"));
+            if let Some(problem) = problem(&error) {
+                page::complain(&problem);
             }
             None
         }
     }
 }
 
+/// Returns what is wrong where the helper did not answer; nothing where none is installed.
+pub(super) fn problem(error: &anyhow::Error) -> Option<String> {
+    let is_missing =
+        matches!(error.downcast_ref::<HelperError>(), Some(HelperError::NotInstalled { .. }));
+    (!is_missing).then(|| format!("nobody says who takes turns: {error:#}"))
+}
+
 /// Asks the helper for the queue; `None` where there is no helper. Starts nothing.
 pub(super) fn ask() -> anyhow::Result<Option<Queue>> {
-    let Some(mut connection) = helper::of_user()?.running()? else { return Ok(None) };
+    let running = helper::of_user()?.running_unless(lowtide_helper::is_stopped)?;
+    let Some(mut connection) = running else { return Ok(None) };
     match connection.ask(Ask::Queue)? {
         Answer::Queue(queue) => Ok(Some(queue)),
         answer => helper::refused(answer),

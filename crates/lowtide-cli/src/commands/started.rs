@@ -33,20 +33,24 @@ pub(crate) struct Started {
 /// Notes that this process is about to become a program. Returns the name of the note. `reason` says why the program
 /// has no agent, if so.
 pub(super) fn note(folder: &PrivateFolder, reason: &str) -> anyhow::Result<String> {
-    all(folder)?;
+    all_but(folder, |_| false)?;
     let target = Target::of(process::id())?;
     let name = of_this_namespace()? + &target.to_text();
     folder.replace(&name, reason.as_bytes())?;
     Ok(name)
 }
 
-/// Returns the programs that run, and removes the notes of those that have ended.
-pub(super) fn all(folder: &PrivateFolder) -> anyhow::Result<Vec<Started>> {
+/// Returns the programs that run but for those that are known to, and removes the notes of those that have ended.
+pub(super) fn all_but(
+    folder: &PrivateFolder,
+    is_known: impl Fn(Target) -> bool,
+) -> anyhow::Result<Vec<Started>> {
     let (own, mut found) = (of_this_namespace()?, Vec::new());
     for name in folder.names()? {
         let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
         let target = name.strip_prefix(&own).and_then(|rest| rest.parse().ok());
         match target {
+            Some(target) if is_known(target) => {}
             Some(target) if runs(target) => {
                 let reason = folder.read(name, REASON_MOST)?.unwrap_or_default();
                 let reason = String::from_utf8_lossy(&reason).into_owned();
@@ -67,7 +71,7 @@ pub(super) fn all(folder: &PrivateFolder) -> anyhow::Result<Vec<Started>> {
 
 /// Returns the program of this number, if `run` has started it.
 pub(super) fn of(folder: &PrivateFolder, pid: u32) -> anyhow::Result<Option<Started>> {
-    Ok(all(folder)?.into_iter().find(|started| started.pid == pid))
+    Ok(all_but(folder, |_| false)?.into_iter().find(|started| started.pid == pid))
 }
 
 fn runs(target: Target) -> bool {

@@ -178,6 +178,13 @@ fn programs_that_share_take_turns_and_status_shows_who_waits() {
     assert_eq!(first.answer(), "ok");
     second.does("check 0");
     first.does("check 0");
+    let text = lowtide(&world, &["metrics"]).output().expect("lowtide runs").stdout;
+    let text = String::from_utf8_lossy(&text);
+    for act in ["give_way", "wait"] {
+        let count = format!("lowtide_{act}_duration_seconds_count ");
+        let counted = text.lines().find_map(|line| line.strip_prefix(&count)?.parse::<u64>().ok());
+        assert!(counted > Some(0), "{act}: {text}");
+    }
 }
 
 #[test]

@@ -200,6 +200,19 @@ fn it_is_served_over_http_and_a_silent_client_keeps_nobody_waiting() {
 }
 
 #[test]
+fn clients_that_do_not_end_their_question_shut_nobody_out() {
+    let machine = Machine::without_gpu();
+    let server = Server::start(&machine);
+    let begin = || {
+        let mut client = TcpStream::connect(&server.address).unwrap();
+        client.write_all(b"G").unwrap();
+        client
+    };
+    let _slow: Vec<_> = (0..100).map(|_| begin()).collect();
+    assert!(server.says("GET /metrics HTTP/1.1").starts_with("HTTP/1.1 200 OK\r\n"));
+}
+
+#[test]
 fn another_address_than_loopback_needs_a_word_more() {
     let machine = Machine::without_gpu();
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:9835"] {

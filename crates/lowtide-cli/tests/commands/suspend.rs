@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
+use lowtide_proto::helper::Helper;
 use lowtide_testing::double::Double;
 use serde_json::Value;
 
@@ -92,6 +93,32 @@ fn a_program_without_an_agent_is_suspended_shown_and_resumed() {
     let answer: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((code, &answer["was_running"]), (0, &Value::Bool(true)));
     assert!(!lowtide(&world, &["ps"]).1.contains("suspended"));
+    // What was so already is not counted.
+    let text = lowtide(&world, &["metrics"]).1;
+    for act in ["suspend", "resume"] {
+        assert!(text.contains(&format!("lowtide_{act}_duration_seconds_count 1\n")), "{text}");
+    }
+}
+
+#[test]
+fn a_helper_that_is_stopped_is_named_and_waited_for_by_nobody_who_looks() {
+    let world = World::new();
+    let mut program = program(&world);
+    assert_eq!(lowtide(&world, &["suspend", &program.pid()]).0, 0);
+    let running = Helper::new(&world.folder().join("run/lowtide"), helper()).running();
+    let pid = running.expect("an answer").expect("it has somebody to bring back").pid().to_string();
+    let kill = |signal: &str| Command::new("kill").args([signal, &pid]).status();
+    assert!(kill("-STOP").expect("kill").success());
+    let said = format!("the helper (process {pid}) is stopped; `kill -CONT {pid}` lets it go on");
+    for look in [&["top", "--once"][..], &["status"]] {
+        let (code, text) = lowtide(&world, look);
+        assert!(code == 0 && text.contains(&said) && text.contains(&program.pid()), "{text}");
+    }
+    let text = lowtide(&world, &["metrics"]).1;
+    assert!(text.contains("\nlowtide_problems 1\n"), "{text}");
+    assert!(kill("-CONT").expect("kill").success());
+    assert_eq!(lowtide(&world, &["resume", &program.pid()]).0, 0);
+    program.does("check 0");
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub fn of_driver_pid(pid: u32) -> Identity {
 }
 
 /// Looks up a process by a PID of this namespace.
-pub(crate) fn of_own_pid(pid: u32) -> Identity {
+pub fn of_own_pid(pid: u32) -> Identity {
     Proc::of_this_machine().of_own_pid(pid)
 }
 

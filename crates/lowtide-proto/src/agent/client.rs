@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use super::messages::{Answer, Ask, Request};
 use crate::line::{LineReader, connect};
 
@@ -57,6 +59,13 @@ impl Question {
         let sent = stream.set_write_timeout(Some(patience));
         sent.and_then(|()| stream.write_all(line.as_bytes())).map_err(AskError::NoAnswer)?;
         Ok(Question { stream, deadline: Instant::now() + patience })
+    }
+
+    /// Waits until there is something to read, but not beyond a moment. Returns whether there is.
+    pub fn waits_until(&self, moment: Instant) -> bool {
+        let left = moment.saturating_duration_since(Instant::now());
+        let mut answered = [PollFd::new(&self.stream, PollFlags::IN)];
+        poll(&mut answered, Timespec::try_from(left).ok().as_ref()).is_ok_and(|count| count > 0)
     }
 
     /// Waits for the whole answer.

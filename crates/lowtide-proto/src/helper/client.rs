@@ -26,7 +26,7 @@ use super::messages::{
 };
 use super::refusal::Refusal;
 use crate::descriptors::apart;
-use crate::line::{LineReader, connect, is_from_this_user};
+use crate::line::{LineReader, connect, peer_of_this_user};
 use crate::share::Join;
 
 /// The time in which a helper that was started answers, however busy the machine is.
@@ -82,6 +82,12 @@ pub enum HelperError {
     Version {
         /// The version that it speaks.
         found: u32,
+        /// Its process.
+        pid: u32,
+    },
+    /// The helper is stopped, so that it would not answer.
+    #[error("the helper (process {pid}) is stopped; `kill -CONT {pid}` lets it go on")]
+    Stopped {
         /// Its process.
         pid: u32,
     },
@@ -163,6 +169,17 @@ impl Helper {
     /// # Errors
     /// [`HelperError`]; not if nobody listens.
     pub fn running(&self) -> Result<Option<Connection>, HelperError> {
+        self.running_unless(|_| false)
+    }
+
+    /// Connects to the helper if it runs, unless its process is stopped: nobody has to wait then.
+    ///
+    /// # Errors
+    /// [`HelperError`]; not if nobody listens.
+    pub fn running_unless(
+        &self,
+        is_stopped: impl FnOnce(u32) -> bool,
+    ) -> Result<Option<Connection>, HelperError> {
         let namespace = fs::read_link("/proc/thread-self/ns/pid").map_err(HelperError::NoAnswer)?;
         let socket = self.folder.join(socket_name(&namespace.to_string_lossy()));
         let stream = match connect(&socket) {
@@ -171,8 +188,9 @@ impl Helper {
             Err(error) => return Err(HelperError::NoAnswer(error)),
         };
         // Somebody who got hold of the folder's place.
-        if !is_from_this_user(&stream) {
-            return Ok(None);
+        let Some(pid) = peer_of_this_user(&stream) else { return Ok(None) };
+        if is_stopped(pid) {
+            return Err(HelperError::Stopped { pid });
         }
         greeted(stream, Instant::now() + GREETING_LIMIT)
     }

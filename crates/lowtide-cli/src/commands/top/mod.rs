@@ -30,7 +30,7 @@ use signal_hook::flag;
 
 use self::screen::{Act, Outcome, Screen};
 use crate::commands::cluster::Cluster;
-use crate::commands::look::Look;
+use crate::commands::look::{Look, Looker};
 use crate::commands::ps;
 use crate::program::ending::Ending;
 use crate::text::page;
@@ -120,11 +120,11 @@ fn looking(options: &Options) -> anyhow::Result<Box<dyn FnMut() -> anyhow::Resul
             Look::of_nodes(&cluster.line()?.context("the view of the cluster has ended")?)
         }));
     }
-    let mut next = Instant::now();
+    let (mut next, mut looker) = (Instant::now(), Looker::default());
     Ok(Box::new(move || {
         thread::sleep(next.saturating_duration_since(Instant::now()));
         next = Instant::now() + every;
-        Ok(Look::now())
+        Ok(looker.look())
     }))
 }
 
