@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::amounts::{Amounts, unsigned};
-use super::family::{Families, FamilyId};
+use super::family::{Families, Family, FamilyId};
 use super::plan::Giver;
 use super::room::{DeviceFree, Room};
 use super::waits::Waiting;
@@ -97,7 +97,8 @@ pub(super) fn for_obstacles(
 
 /// Says whose memory of a device cannot be moved, as the end of a sentence.
 pub(super) fn fixed_by(families: &Families, device: &DeviceFree, asker: FamilyId) -> String {
-    let fixed = families.iter().filter(|(id, it)| **id != asker && it.is_lasting());
+    let is_fixed = |it: &Family| it.is_lasting() && it.held().at(&device.uuid) > 0;
+    let fixed = families.iter().filter(|(id, it)| **id != asker && is_fixed(it));
     let programs = fixed.map(|(_, family)| family.name());
     let others = device.others.iter().map(|it| format!("process {} ({})", it.pid, it.command));
     let names: Vec<String> = programs.chain(others).collect();

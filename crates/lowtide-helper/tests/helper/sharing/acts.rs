@@ -456,9 +456,10 @@ impl World {
             let others = self.programs.iter().filter(|it| it.pid != asker.pid && it.is_alive);
             let there = others.filter(|it| it.devices.contains(device));
             let (kin, others): (Vec<_>, Vec<_>) = there.partition(|it| it.is_kin(&asker));
-            let fixed = others.iter().filter(|it| {
-                it.is_fixed || others.iter().any(|other| other.is_fixed && other.is_kin(it))
-            });
+            // The process that keeps a family may be on another device.
+            let keeps = |it: &Program, kept: &Program| it.pid == kept.pid || it.is_kin(kept);
+            let fixing = self.programs.iter().filter(|it| it.is_alive && it.is_fixed);
+            let fixed = others.iter().filter(|kept| fixing.clone().any(|it| keeps(it, kept)));
             let fixed: i64 = fixed.map(|it| it.has()).sum();
             let whole = own + kin.iter().map(|it| it.back()).sum::<i64>();
             whole <= most(self.devices[*device].capacity) - fixed - OUTSIDER_MOST
