@@ -1,8 +1,9 @@
 //! What the program may have on each of its devices, and what it is told of their memory.
 //!
-//! `lowtide run --memory` caps what all processes of the run have together: each keeps a record of its own bytes. Under `--share` it is told one number for its life, from its first question
-//! on: the device without what others could not move then, and without a reserve. Neighbours that come, sleep and
-//! wake do not change it; where they have the room, calls wait.
+//! `lowtide run --memory` caps what all processes of the run have together: each keeps a record of its own bytes.
+//! Under `--share` it is told one number for its life, from its first question on: the device without what others could
+//! not move then, and without a reserve. Neighbours that come, sleep and wake do not change it; where they have the
+//! room, calls wait.
 //!
 //! Its own bytes are those of its pools, on the device or asleep, and what NVML has for this process beyond them:
 //! contexts, modules, small allocations. They are read where they matter: for an answer, and before a call that comes
@@ -281,7 +282,7 @@ impl Limits {
 impl Known {
     /// Keeps other processes of the run from taking memory, where there may be some.
     fn lock_kin(&self) -> Option<Locked<'_>> {
-        self.kin.as_ref()?.lock().ok()
+        self.kin.as_ref()?.lock().inspect_err(not_shared).ok()
     }
 
     /// Tells other processes of the run what this one has.
@@ -300,9 +301,25 @@ fn others(locked: Option<&Locked>) -> Bytes {
 
 /// Makes the record of what this process has on a device.
 fn record(family: Target, uuid: &str) -> Option<Records> {
-    let kind = format!("run-{}-{}-{uuid}", family.pid, family.start_ticks);
+    let kind = format!("run-{}-{uuid}", family.to_text());
     let folder = PrivateFolder::of_user().map_err(RecordError::from);
-    folder.and_then(|folder| Records::of_kind(&kind, folder)).inspect_err(not_shared).ok()
+    let recorded = folder.and_then(|folder| {
+        remove_ended(family, &folder)?;
+        Records::of_kind(&kind, folder)
+    });
+    recorded.inspect_err(not_shared).ok()
+}
+
+/// Removes the records of runs of which no process is left.
+fn remove_ended(own: Target, folder: &PrivateFolder) -> Result<(), RecordError> {
+    let own = format!("run-{}-", own.to_text());
+    for name in folder.names()? {
+        let kind = name.to_str().and_then(|name| name.strip_suffix(".lock"));
+        if let Some(kind) = kind.filter(|one| one.starts_with("run-") && !one.starts_with(&own)) {
+            Records::remove_left(kind, folder)?;
+        }
+    }
+    Ok(())
 }
 
 /// Says once that the cap is this process's alone.

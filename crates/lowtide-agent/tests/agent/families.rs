@@ -157,3 +157,28 @@ fn a_cap_is_for_all_processes_of_a_run() {
         thread::sleep(Duration::from_millis(10));
     }
 }
+
+#[test]
+fn a_run_that_has_ended_leaves_no_records_of_its_cap_once_another_begins() {
+    let world = crate::program::World::new();
+    let capped = |family: &str| {
+        let variables = [("LOWTIDE_MEMORY", "128MiB"), ("LOWTIDE_FAMILY", family)];
+        let mut program = world.start_with(Route::Dlsym, &variables);
+        program.does(&format!("alloc 0 {MIB}"));
+        program
+    };
+    let records = |family: &str| {
+        let names = std::fs::read_dir(world.folder().join("run/lowtide")).expect("a folder");
+        let names = names.map(|entry| entry.expect("an entry").file_name());
+        let is_of = |name: &std::ffi::OsString| {
+            name.to_string_lossy().starts_with(&format!("run-{family}-"))
+        };
+        names.filter(is_of).count()
+    };
+    let (ended, going_on, next) = ("4194300-1", "4194301-1", "4194302-1");
+    capped(ended).kill();
+    let _other = capped(going_on);
+    let _next = capped(next);
+    assert_eq!(records(ended), 0);
+    assert_eq!((records(going_on), records(next)), (2, 2), "a record and a lock");
+}

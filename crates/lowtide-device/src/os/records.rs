@@ -1,14 +1,16 @@
 //! Records of memory that several processes of this user count together: one file per process, in a directory of ours.
 //!
 //! A record holds the bytes of its process: host memory that it was granted and has not made resident yet, or what it
-//! has of a device of which all processes of a run may have so much. The process keeps a POSIX lock on it: the kernel drops that lock when the process ends, whatever ended it, and a
-//! forked child does not inherit it. So a record without a lock is stale, also if its PID was used
-//! again or belongs to another PID namespace. One more locked file lets one process at a time decide.
+//! has of a device of which all processes of a run may have so much. The process keeps a POSIX lock on it: the kernel
+//! drops that lock when the process ends, whatever ended it, and a forked child does not inherit it. So a record
+//! without a lock is stale, also if its PID was used again or belongs to another PID namespace. One more locked file
+//! lets one process at a time decide.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{process, thread};
 
@@ -63,6 +65,8 @@ pub struct Records {
     folder: PrivateFolder,
     lock: File,
     lock_name: String,
+    /// Held with the lock, which keeps only other processes out.
+    deciding: Mutex<()>,
     /// The beginning of the records' names.
     kind: String,
     own: File,
@@ -73,6 +77,7 @@ pub struct Records {
 #[derive(Debug)]
 pub struct Locked<'a> {
     records: &'a Records,
+    _deciding: MutexGuard<'a, ()>,
 }
 
 impl Records {
@@ -81,31 +86,58 @@ impl Records {
     /// # Errors
     /// Those of the directory and of its files.
     pub fn of_kind(kind: &str, folder: PrivateFolder) -> Result<Records> {
-        let (kind, lock_name) = (format!("{kind}-"), format!("{kind}.lock"));
+        let (kind, lock_name) = names_of(kind);
         let path = folder.path().join(&lock_name);
-        // Another process may create it at the same moment.
-        let lock = match folder.open_existing(&lock_name)? {
-            Some(lock) => lock,
-            None => match folder.create_file(&lock_name) {
-                Ok(lock) => lock,
-                Err(error) => folder.open_existing(&lock_name)?.ok_or(error)?,
-            },
+        let lock = loop {
+            // Another process may create it at the same moment, or remove it.
+            let lock = match folder.open_existing(&lock_name)? {
+                Some(lock) => lock,
+                None => match folder.create_file(&lock_name) {
+                    Ok(lock) => lock,
+                    Err(error) => folder.open_existing(&lock_name)?.ok_or(error)?,
+                },
+            };
+            wait_for_lock(&lock, &path)?;
+            if lock.metadata().map_err(at(&folder, &lock_name))?.nlink() > 0 {
+                break lock;
+            }
         };
-        wait_for_lock(&lock, &path)?;
         // Until it is locked itself, the record looks stale to others: they wait for the directory.
         let created = create_record(&kind, &folder);
         unlock(&lock);
         let (own, own_name) = created?;
-        Ok(Records { folder, lock, lock_name, kind, own, own_name })
+        Ok(Records { folder, lock, lock_name, deciding: Mutex::default(), kind, own, own_name })
     }
 
-    /// Waits until no other process decides. Threads of this process do not keep one another out.
+    /// Removes what is left of a kind of which this process has no record, where no other process has one.
+    ///
+    /// # Errors
+    /// Those of the directory and of its files.
+    pub fn remove_left(kind: &str, folder: &PrivateFolder) -> Result<()> {
+        let (kind, lock_name) = names_of(kind);
+        let Some(lock) = folder.open_existing(&lock_name)? else { return Ok(()) };
+        if fcntl_lock(&lock, EXCLUSIVE).is_err() {
+            return Ok(());
+        }
+        for name in folder.names()? {
+            let Some(name) = name.to_str().filter(|name| name.starts_with(&kind)) else { continue };
+            let Some(record) = folder.open_existing(name)? else { continue };
+            if is_locked(&record).map_err(at(folder, name))? {
+                return Ok(());
+            }
+            folder.remove(name)?;
+        }
+        Ok(folder.remove(&lock_name)?)
+    }
+
+    /// Waits until nobody else decides.
     ///
     /// # Errors
     /// Those of the kernel, and [`RecordError::Locked`] after half a second.
     pub fn lock(&self) -> Result<Locked<'_>> {
+        let deciding = self.deciding.lock().unwrap_or_else(PoisonError::into_inner);
         wait_for_lock(&self.lock, &self.folder.path().join(&self.lock_name))?;
-        Ok(Locked { records: self })
+        Ok(Locked { records: self, _deciding: deciding })
     }
 
     /// Writes this process's record.
@@ -144,6 +176,11 @@ impl Drop for Locked<'_> {
     fn drop(&mut self) {
         unlock(&self.records.lock);
     }
+}
+
+/// Returns the beginning of the records' names, and the name of the lock.
+fn names_of(kind: &str) -> (String, String) {
+    (format!("{kind}-"), format!("{kind}.lock"))
 }
 
 fn at(folder: &PrivateFolder, name: &str) -> impl FnOnce(io::Error) -> RecordError {
