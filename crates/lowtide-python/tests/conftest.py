@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import sys
@@ -14,6 +15,11 @@ from limits import Limits
 
 os.environ.setdefault("LOWTIDE_DEVICE", os.environ.get("ZOO_DEVICE", "cpu"))
 os.environ.pop("LOWTIDE_FREE_ON_IDLE", None)
+
+M_MMAP_THRESHOLD = -3
+# Otherwise glibc gives blocks no mapping of their own any more once another test has freed a larger one: their memory
+# stays when they are freed, and the next test's numbers are not its own.
+ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 128 << 10)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -168,6 +168,7 @@ def test_a_first_clean_task_is_released(caplog: pytest.LogCaptureFixture) -> Non
     assert verdicts == ["released", "released"]
 
 
+@pytest.mark.usefixtures("clean")
 def test_a_task_that_keeps_memory_ends_with_what_to_type(caplog: pytest.LogCaptureFixture) -> None:
     kept = []
     for task in lowtide.tasks(["first", "second"], device="cpu"):

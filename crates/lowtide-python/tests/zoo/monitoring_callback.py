@@ -11,7 +11,7 @@ from zoo.case import big, examine, pinned
 
 CASE = pinned(
     names=(r"sys\.monitoring", r"count\(\)", r"weights"),
-    cut=r"lowtide\.cut\(1\)  # drops callback of sys\.monitoring",
+    cut=r"lowtide\.cut\(1\)  # lets Tensor go: callback of sys\.monitoring",
     cure="sys.monitoring.register_callback(3, sys.monitoring.events.RAISE, None)",
     after="sys.monitoring.register_callback(3, sys.monitoring.events.PY_START, None) is other",
     python=(3, 12),
