@@ -223,6 +223,14 @@ impl Answering<'_, '_> {
                 joined.push(Group { equal: vec![group.node], ..group });
             }
         }
+        for ((container, _), at) in first {
+            let group = &mut joined[at];
+            // What has nothing else is emptied.
+            if group.alike > 1 && self.found.analysis.retained(*container).bytes == group.bytes {
+                (group.node, group.alike) = (*container, 1);
+                group.equal.clear();
+            }
+        }
         joined
     }
 
@@ -494,17 +502,18 @@ impl Answering<'_, '_> {
     fn wholes(&self, chain: &[Node]) -> Vec<bool> {
         let (mut all_tensors, mut all_parts) = (true, true);
         let (mut farther, mut below) = (Kind::Memory, Kind::Memory);
-        let (mut is_of_result, mut is_parameter) = (false, false);
+        let (mut is_of_result, mut is_result) = (false, false);
         let is_whole = chain.iter().map(|node| {
             let kind = self.found.heap.kind(*node);
             // The attribute of a parameter is no part of it.
             all_parts &= (below, kind) != (Kind::Dict, Kind::Tensor);
             // Nor is a result among its attributes, with what the graph of that has saved.
             all_parts &= !(is_of_result && kind == Kind::Model);
-            // What a parameter has beside it is its gradient.
             is_of_result =
-                (farther, below, kind) == (Kind::Tensor, Kind::Tensor, Kind::Dict) && !is_parameter;
-            is_parameter = kind == Kind::Tensor && self.found.is_of_class(*node, "Parameter");
+                (farther, below, kind) == (Kind::Tensor, Kind::Tensor, Kind::Dict) && is_result;
+            // What a parameter has beside it is its gradient; what native code calls a module has no graph.
+            let is_a = |name| kind == Kind::Tensor && self.found.is_of_class(*node, name);
+            is_result = is_a("Tensor") && !is_a("Parameter");
             (farther, below) = (below, kind);
             let is_whole = match kind {
                 Kind::Tensor => all_tensors,
