@@ -19,6 +19,8 @@ import lowtide
 import pytest
 import torch
 from kernel import has_accelerator
+from lowtide._native import ProcessUsage
+from lowtide._why.naming.found import of_others
 
 MIB = 1 << 20
 LONG = os.environ.get("LOWTIDE_LONG") == "1"
@@ -404,3 +406,12 @@ def test_a_native_answer_says_who_how_much_and_what_to_do_in_three_lines(kind: s
         assert "hook" not in "".join(lines) and "thread" not in "".join(lines), answer
     finally:
         ctypes.pythonapi.Py_DecRef(ctypes.cast(address, ctypes.py_object))
+
+
+def test_of_many_other_processes_the_largest_are_named() -> None:
+    others = [ProcessUsage(name=f"pid {pid}", bytes=pid * MIB) for pid in range(1, 6)]
+    assert [action.line().strip() for action in of_others(others)] == [
+        "by hand  end pid 5, another process, which uses 5.0 MiB of the device → frees 5.0 MiB",
+        "by hand  end pid 4, another process, which uses 4.0 MiB of the device → frees 4.0 MiB",
+        "by hand  see `lowtide ps` for 3 more, which use 6.0 MiB of the device",
+    ]

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..._devices.device import Device
-from ..._native import Examination, HeapPath, HeldObject, Holder
+from ..._native import Examination, HeapPath, HeldObject, Holder, ProcessUsage
 from ..._runtime.data import counted, mib
 from ..._runtime.torch import torch
 from .. import rare
@@ -29,6 +29,9 @@ from .words import Root
 
 _WORTH_BYTES = 1 << 20
 """Below this size, memory that no Python object holds is not mentioned."""
+
+_OTHERS_MOST = 2
+"""Other processes that are named."""
 
 
 class Naming:
@@ -264,10 +267,7 @@ class Naming:
         if unseen >= _WORTH_BYTES:
             about = f"{mib(unseen)} that no Python object holds, such as cuBLAS workspaces and IPC leftovers"
             actions.append(Action("import lowtide; lowtide.release()", None, about=about))
-        for other in device.others():
-            text = f"end {other.name}, another process, which uses {mib(other.bytes)} of the device"
-            actions.append(Action(text, other.bytes, by_hand=True))
-        return actions
+        return [*actions, *of_others(device.others())]
 
     def _notes(
         self, device: Device | None, device_name: str | None, target: str | None
@@ -293,6 +293,20 @@ class Naming:
         if torch() is None and target is None:
             notes.append("torch is not imported, so there are no tensors to find")
         return notes
+
+
+def of_others(others: Sequence[ProcessUsage]) -> list[Action]:
+    """Returns what a person may do about other processes on the device, the largest first."""
+    others = sorted(others, key=lambda other: -other.bytes)
+    actions = []
+    for other in others[:_OTHERS_MOST]:
+        text = f"end {other.name}, another process, which uses {mib(other.bytes)} of the device"
+        actions.append(Action(text, other.bytes, by_hand=True))
+    if rest := others[_OTHERS_MOST:]:
+        used = mib(sum(other.bytes for other in rest))
+        text = f"see `lowtide ps` for {len(rest)} more, which use {used} of the device"
+        actions.append(Action(text, None, by_hand=True))
+    return actions
 
 
 def in_turn(held: Sequence[Held]) -> tuple[Held, ...]:
