@@ -1,25 +1,34 @@
 """Draws docs/top.svg: `lowtide top --once` of a real run on the driver's double, and the processor time that it takes.
 
-    python3 bench/top_picture.py --built target/debug [--svg docs/top.svg] [--processes 200] [--minute]
+    python3 bench/top_picture.py --built target/debug --svg docs/top.svg
+    python3 bench/top_picture.py --built target/release --minute 200
 
-Four programs under the agent fall asleep and wake while `top` looks. With --minute it looks for a minute beside so many
-processes that have a context, and the processor time of `top` is printed.
+Four programs under the agent fall asleep and wake while `top` looks. With --minute, `top` runs in a terminal for a minute
+beside so many programs under the agent, and the processor time of its process is printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
-import resource
+import pty
+import select
+import signal
+import struct
 import subprocess
 import tempfile
+import termios
 import threading
+import time
 from html import escape
 from pathlib import Path
 
 from metrics_day import ROOT, Machine, Program
 
 MIB = 1 << 20
+#: The programs that the double's NVML lists; those beyond have a device each that `top` does not see, and their agents.
+DOUBLE_MOST = 60
 #: Bands by their signs, as `top` draws them without colours.
 COLOURS = {"█": "#2e9e5b", "▓": "#c9a227", "▒": "#3b73c4", "░": "#a455b5", ":": "#888", "?": "#d33"}
 
@@ -30,41 +39,46 @@ def main() -> None:
     )
     parser.add_argument("--built", type=Path, default=ROOT / "target/debug")
     parser.add_argument("--svg", type=Path)
-    parser.add_argument("--processes", type=int, default=0)
-    parser.add_argument("--minute", action="store_true")
+    parser.add_argument("--minute", type=int, metavar="PROGRAMS")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         machine = Machine(options.built.resolve(), Path(folder))
+        count = options.minute or 4
         machine.variables["LOWTIDE_DOUBLE"] = (
-            f"total={1 + options.processes // 20}GiB,context=24MiB,reserved=32MiB"
+            f"total={1 + min(count, DOUBLE_MOST) // 20}GiB,context=24MiB,reserved=32MiB"
         )
-        others = [machine.start("floor-child", "cuda:0") for _ in range(options.processes)]
-        for other in others:
-            other.stdout.readline()
-        programs = [Program(machine) for _ in range(4)]
-        for number, program in enumerate(programs):
+        state, programs = machine.variables["LOWTIDE_DOUBLE_STATE"], []
+        for number in range(count):
+            own = "" if number < DOUBLE_MOST else str(number)
+            machine.variables["LOWTIDE_DOUBLE_STATE"] = state + own
+            programs.append(Program(machine))
+        machine.variables["LOWTIDE_DOUBLE_STATE"] = state
+        for number, program in enumerate(programs[:4]):
             program.tell(f"alloc 1 {(60 + 45 * number) * MIB}")
         if options.minute:
-            print(
-                minute(machine),
-                "s of processor time in a minute, with",
-                options.processes,
-                "processes more",
-            )
+            print(f"{minute(machine):.2f} s of processor time in a minute with {count} programs")
         if options.svg:
             options.svg.write_text(svg(picture(machine, programs)))
         for program in programs:
             program.kill()
-        for other in others:
-            other.kill()
-            other.wait()
 
 
 def minute(machine: Machine) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    top(machine, "31", "2")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 2)
+    """Returns the processor time of `top`, its start included, that redraws a terminal for a minute."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 120, 0, 0))
+        os.execve(
+            machine.built / "lowtide", ["lowtide", "top"], machine.variables | {"TERM": "xterm"}
+        )
+    end, shown = time.monotonic() + 60, b""
+    while (left := end - time.monotonic()) > 0:
+        if select.select([terminal], [], [], left)[0]:
+            shown += os.read(terminal, 1 << 16)
+    os.kill(pid, signal.SIGKILL)
+    used = os.wait4(pid, 0)[2]
+    assert b"awake" in shown, shown[-2000:].decode(errors="replace")
+    return used.ru_utime + used.ru_stime
 
 
 def picture(machine: Machine, programs: list[Program]) -> str:

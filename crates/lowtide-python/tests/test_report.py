@@ -85,10 +85,13 @@ def test_an_answer_with_hostile_names_is_text_and_every_row_is_accessible(
     with browser() as opened:
         opened.show(answer.html(), tmp_path, rows=len(answer.held))
         found = opened.accessible_rows()
+        tiles = "[...document.querySelectorAll('.tile')].map(tile => tile.ariaLabel)"
+        labels = opened.page.evaluate(tiles)
+        assert {True, False} <= {held.in_use for held in answer.held}, said
         for held in answer.held:
-            shown = held.path.replace("\u202e", "\\u{202e}")
+            shown = held.path.replace("\u202e", "\\u{202e}") + ", in use" * held.in_use
             (row,) = [row for row in found if row[0] == shown]
-            assert row[1] == sized(held.bytes)
+            assert row[1] == sized(held.bytes) and f"{shown}, {row[1]}" in labels
             cut = held.cuts[0] if held.cuts else None
             named = cut and (cut.code or f"lowtide.cut({cut.number}, of=" * bool(cut.number))
             assert row[2].startswith(named or held.by_hand or held.why_no_cut or "nothing"), row
@@ -158,6 +161,25 @@ def test_everything_can_be_reached_by_keyboard(tmp_path: Path) -> None:
         tab_to("summary")
         press("Enter")
         opened.page.wait_for_selector(".inside")
+        assert not opened.errors
+
+
+@in_browser
+@in_a_fork
+def test_receipts_of_an_answer_stand_at_their_time_of_day(tmp_path: Path) -> None:
+    answers = [
+        {"answer": "slept", "at_s": at_s, "receipts": [{**receipt("cache"), "took_s": 2.0}] * 2}
+        for at_s in (1e9, 1e9 + 60)
+    ]
+    with browser() as opened:
+        opened.show(page("times", *answers), tmp_path)
+        opened.page.wait_for_selector("details >> nth=3")
+        assert "4 receipts in 64.0 s, from 2001-09-09 01:46:40 UTC" in opened.page.inner_text(
+            "main"
+        )
+        for number, time in enumerate(("01:46:40", "01:46:42", "01:47:40", "01:47:42")):
+            opened.page.locator("summary").nth(number).click()
+            opened.page.locator("details").nth(number).get_by_text(f"at {time} UTC").wait_for()
         assert not opened.errors
 
 

@@ -8,6 +8,17 @@ const add = (parent, tag, attributes = {}, ...children) => {
   parent?.append(made);
   return made;
 };
+// Lays an element out now, and whenever it has another size.
+const fitted = (element, layOut) => {
+  let size;
+  const fit = () => {
+    const now = `${element.clientWidth} ${element.clientHeight}`;
+    if (now !== size) layOut();
+    size = now;
+  };
+  fit();
+  new ResizeObserver(fit).observe(element);
+};
 const colour = (number) => `var(--c${number % 8})`;
 
 // A slider over the points of a chart: bands on one another, and the numbers of one point below.
@@ -91,8 +102,7 @@ const drawChart = (parent, { unit, bands, points, title }) => {
     event.preventDefault();
     say(now + step);
   });
-  new ResizeObserver(layOut).observe(chart);
-  layOut();
+  fitted(chart, layOut);
 };
 
 // Rectangles as square as possible for sizes that fall (Bruls, Huizing, van Wijk: squarified tree maps).
@@ -215,6 +225,5 @@ const drawMap = (parent, rows, groups, choose, copy) => {
     select(number);
     if (tiles[number].smaller) open();
   });
-  new ResizeObserver(layOut).observe(map);
-  layOut();
+  fitted(map, layOut);
 };

@@ -87,7 +87,7 @@ const rowsOfAnswer = (answer, isSmall) => {
       ...others.map((other) => `or ${remedy(other, plan)}`),
     ];
     return {
-      name: held.path, group: rootOf(held.path), bytes: held.bytes, said,
+      name: held.in_use ? `${held.path}, in use` : held.path, group: rootOf(held.path), bytes: held.bytes, said,
       cut: cut ? remedy(cut, plan, isSmall) : held.by_hand ?? held.why_no_cut ?? "", byHand: !cut || !(cut.code || cut.number),
     };
   });
@@ -185,7 +185,7 @@ const read = ({ documents, small: isSmall }) => {
       return;
     }
     if (one.rungs && one.verdict) {
-      found.receipts.push(one);
+      found.receipts.push({ at_s: at, ...one });
       if (!inStage) ofReceipts.push(one);
       if (one.holders.length) found.sources.push({ name: `left after ${one.name}`, rows: rowsOfHolders(one.holders) });
       return;

@@ -136,20 +136,23 @@ const lane = (parent, from, length, all, number) => {
   Object.assign(bar.style, { left: `${(from / all) * 100}%`, width: `${(length / all) * 100}%`, background: colour(number) });
 };
 
+const written = (at_s) => `${new Date(at_s * 1e3).toISOString().slice(0, 19).replace("T", " ")} UTC`;
+
 const changed = (before, after) => (before == null || after == null ? "" : `${mib(before)} → ${mib(after)}`);
 
 const drawReceipts = (parent, receipts) => {
   add(parent, "h2", {}, "Receipts");
   const isTimed = receipts.every((receipt) => receipt.at_s != null);
-  let passed = 0;
+  // Receipts of one answer have one time, and came one after another.
+  let [last, end] = [0, 0];
   const spans = receipts.map((receipt) => {
-    const begin = isTimed ? receipt.at_s : passed;
-    passed += receipt.took_s;
+    const begin = isTimed && receipt.at_s !== last ? receipt.at_s : end;
+    [last, end] = [receipt.at_s, begin + receipt.took_s];
     return { receipt, begin };
   });
   const first = Math.min(...spans.map(({ begin }) => begin));
   const span = Math.max(...spans.map(({ receipt, begin }) => begin + receipt.took_s)) - first || 1;
-  const said = isTimed ? seconds(span) : `${seconds(span)} of releases, one after another`;
+  const said = isTimed ? `${seconds(span)}, from ${written(first)}` : `${seconds(span)} of releases, one after another`;
   add(parent, "p", { class: "soft" }, `${counted(receipts.length, "receipt")} in ${said}`);
   const list = add(parent, "ol", { class: "line" });
   const addOne = ({ receipt, begin }) => {
@@ -165,7 +168,8 @@ const drawReceipts = (parent, receipts) => {
       const inside = add(item, "div", { class: "inside" });
       const freed = receipt.freed_bytes == null ? "" : `${mib(receipt.freed_bytes)} freed`;
       const claim = receipt.claim ? ` of ${mib(receipt.claim.bytes)} claimed` : "";
-      add(inside, "p", {}, [freed + claim, changed(inUse(receipt.before), inUse(receipt.after))].filter(Boolean).join(", "));
+      const when = isTimed ? `at ${written(begin).slice(11)}` : "";
+      add(inside, "p", {}, [when, freed + claim, changed(inUse(receipt.before), inUse(receipt.after))].filter(Boolean).join(", "));
       let offset = begin - first;
       for (const rung of receipt.rungs) {
         const line = add(inside, "div", { class: "rung" });
@@ -198,11 +202,16 @@ const drawTurns = (parent, turns) => {
 };
 
 const show = (data) => {
-  const main = document.querySelector("main");
+  const main = add(null, "div");
+  document.querySelector("main").replaceChildren(main);
   document.documentElement.classList.toggle("small", Boolean(data.small));
   document.title = `${printable(data.title)} · lowtide`;
-  main.replaceChildren();
   add(main, "h1", {}, printable(data.title));
+  later(() => showAll(main, data));
+};
+
+// Reading and each part are tasks of their own, so that the first is seen before the last is made.
+const showAll = (main, data) => {
   const found = read(data);
   for (const { text, code } of found.says) {
     if (code) add(main, "div", {}, todo(code, false)).firstChild.prepend(add(null, "span", { class: "soft" }, text));
@@ -215,15 +224,13 @@ const show = (data) => {
     found.turns.length && ((part) => drawTurns(part, found.turns)),
     found.receipts.length && ((part) => drawReceipts(part, found.receipts)),
   ];
-  // Each is a task of its own, so that the first is seen before the last is made.
   for (const draw of parts.filter(Boolean)) {
     const part = add(main, "section");
     later(() => draw(part));
   }
-  const written = data.at_s ? ` · ${new Date(data.at_s * 1e3).toISOString().slice(0, 16).replace("T", " ")} UTC` : "";
-  add(main, "footer", {}, `lowtide ${data.version}${written}`);
+  add(main, "footer", {}, `lowtide ${data.version}${data.at_s ? ` · ${written(data.at_s)}` : ""}`);
 };
 
-show(JSON.parse(document.getElementById("data").textContent));
+later(() => show(JSON.parse(document.getElementById("data").textContent)));
 // A notebook shows a cell that runs.
 window.addEventListener("message", (event) => event.source === window.parent && show(event.data));
