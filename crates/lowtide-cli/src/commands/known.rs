@@ -79,6 +79,13 @@ mod tests {
         let shell = shell.args(["-c", "read line; exec sleep 1000"]).stdin(Stdio::piped());
         let mut child = shell.spawn().unwrap();
         let pid = child.id();
+        let until_it_is = |command: &str| {
+            let words = command.replace('|', "\0");
+            while fs::read(format!("/proc/{pid}/cmdline")).unwrap() != words.as_bytes() {
+                thread::yield_now();
+            }
+        };
+        until_it_is("sh|-c|read line; exec sleep 1000|");
         let mut processes = Processes::default();
         let mut command_in_next_look = || {
             processes.begin();
@@ -91,9 +98,7 @@ mod tests {
             assert_eq!(command_in_next_look().as_deref(), Some("sh -c read line; exec sleep 1000"));
         }
         child.stdin.take().unwrap().write_all(b"\n").unwrap();
-        while fs::read(format!("/proc/{pid}/cmdline")).unwrap() != b"sleep\x001000\0" {
-            thread::yield_now();
-        }
+        until_it_is("sleep|1000|");
         let later: Vec<_> = (0..LOOKS_MOST).map(|_| command_in_next_look()).collect();
         assert_eq!(later.last(), Some(&Some("sleep 1000".to_owned())));
         child.kill().unwrap();
