@@ -30,5 +30,5 @@ pub mod share;
 
 pub use self::operation::journal::{Asked, Record, records, unreadable};
 pub use self::operation::trial;
-pub use self::process::handle::is_stopped;
+pub use self::process::handle::{about_tracing, is_stopped};
 pub use self::server::program::main;

@@ -98,6 +98,7 @@ def request_of(pid: int, **more: Any) -> dict[str, Any]:
         "version": lowtide.__version__,
         "package": str(PACKAGE),
         "pid": pid,
+        "command": "python",
         "device": None,
         "limit_s": 60.0,
         "waits": False,
@@ -112,9 +113,9 @@ def converse(connection: socket.socket, pid: int, **request: Any) -> dict[str, A
     """Plays the asking side of a conversation."""
     with connection, connection.makefile("rwb") as stream:
         connection.settimeout(60)
-        hello = json.loads(stream.readline())
-        assert hello == {"version": list(sys.version_info[:3]), "free_threaded": False}
+        assert stream.readline() == b"\n"
         stream.write(json.dumps(request_of(pid, **request)).encode() + b"\n")
         stream.flush()
         answer: dict[str, Any] = json.loads(stream.readline())
+        assert answer["python"] == sys.version.split()[0]
         return answer

@@ -73,6 +73,13 @@ assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
 WAITS = "ready(); sys.stdin.readline()"
 
 
+def assert_runs(child: subprocess.Popen[str]) -> None:
+    """Asserts that a program is there, and neither stopped nor traced."""
+    assert child.poll() is None
+    status = Path(f"/proc/{child.pid}/status").read_text()
+    assert "TracerPid:\t0" in status and "State:\tT" not in status and "State:\tt" not in status
+
+
 class World:
     """A runtime folder of its own, and programs in it."""
 
@@ -139,6 +146,13 @@ class World:
         assert "cache[0]" in answer["text"] and answer["why"]["held_bytes"] >= 1 << 20
         return answer
 
+    def shown(self, child: subprocess.Popen[str], limit: str) -> dict[str, Any]:
+        """Asks, asserts that the ledger is shown and that the program goes on, and returns what is shown."""
+        code, answer = self.why(child, "--limit", limit)
+        assert (code, answer["answer"]) == (1, "ledger"), answer
+        assert_runs(child)
+        return answer
+
     def end(self) -> None:
         for child in self.children:
             child.kill()
@@ -198,9 +212,33 @@ def test_a_program_without_preparation_is_asked(world: World) -> None:
             world.named(child)
     else:
         # The main thread waits for a line; nobody else is there to answer.
-        code, answer = world.why(child, "--limit", "3s")
-        assert (code, answer["answer"]) == (1, "ledger"), answer
+        world.shown(child, "3s")
     assert child.communicate("\n", LIMIT_S) == ("", None) and child.returncode == 0
+
+
+LOST_DEBUGGER = """#!/bin/sh
+while read -r word rest; do case $word in
+attach) echo "$rest" > "$0.pid" ;;
+echo) echo lowtide-mark ;;
+print/u) echo "= 1" ;;
+detach) exit 1 ;;
+esac; done
+"""
+
+
+@by_debugger
+@pytest.mark.skipif(HAS_PROTOCOL, reason="Python 3.14 needs no debugger")
+def test_the_process_tried_on_ends_with_a_lost_debugger(world: World) -> None:
+    gdb = world.folder / "gdb"
+    gdb.write_text(LOST_DEBUGGER)
+    gdb.chmod(0o700)
+    world.environment["PATH"] = f"{world.folder}:{world.environment['PATH']}"
+    command = world.command(world.start(WAITS), "--inject")
+    done = subprocess.run(
+        command, check=False, env=world.environment, timeout=LIMIT_S, stderr=subprocess.PIPE
+    )
+    assert done.returncode == 3 and b"gdb" in done.stderr, done
+    assert not Path("/proc", (world.folder / "gdb.pid").read_text().strip()).exists()
 
 
 @by_debugger
@@ -252,13 +290,6 @@ threading.Thread(target=storm, daemon=True).start()
 )
 
 
-def assert_runs(child: subprocess.Popen[str]) -> None:
-    """Asserts that a program is there, and neither stopped nor traced."""
-    assert child.poll() is None
-    status = Path(f"/proc/{child.pid}/status").read_text()
-    assert "TracerPid:\t0" in status and "State:\tT" not in status and "State:\tt" not in status
-
-
 @trial
 def test_a_program_busy_in_c_answers(asked: World) -> None:
     child = asked.start(BUSY)
@@ -269,10 +300,7 @@ def test_a_program_busy_in_c_answers(asked: World) -> None:
 @trial
 def test_a_program_that_has_the_lock_for_seconds_again_and_again_is_shown(asked: World) -> None:
     # Each file of the package is read without the lock, which is had again seconds later.
-    child = asked.start(HOG)
-    code, answer = asked.why(child, "--limit", "2s")
-    assert (code, answer["answer"]) == (1, "ledger"), answer
-    assert_runs(child)
+    asked.shown(asked.start(HOG), "2s")
 
 
 @trial
@@ -280,19 +308,16 @@ def test_a_program_that_has_the_lock_for_seconds_again_and_again_is_shown(asked:
 def test_a_blocked_program_answers_or_is_shown_and_goes_on(asked: World, text: str) -> None:
     child = asked.start(text)
     if asked.way == "remote-exec":
-        code, answer = asked.why(child, "--limit", "5s")
-        assert (code, answer["answer"]) == (1, "ledger"), answer
+        asked.shown(child, "5s")
     else:
         asked.named(child)
-    assert_runs(child)
+        assert_runs(child)
 
 
 @trial
 def test_a_program_that_keeps_the_lock_is_shown_and_answers_later(asked: World) -> None:
     child = asked.start(WITH_LOCK)
-    code, answer = asked.why(child, "--limit", "1s")
-    assert (code, answer["answer"]) == (1, "ledger"), answer
-    assert "interpreter's lock" in answer["reason"]
+    assert "interpreter's lock" in asked.shown(child, "1s")["reason"]
     assert child.stdout is not None and child.stdout.readline() == "ready\n"
     asked.named(child)
     assert_runs(child)
@@ -309,8 +334,7 @@ def test_a_program_that_waits_in_the_driver_answers_if_the_lock_is_free(
     if library == "ctypes.CDLL":
         world.named(child)
     else:
-        code, answer = world.why(child, "--limit", "1s")
-        assert (code, answer["answer"]) == (1, "ledger") and answer["ledgers"], answer
+        assert world.shown(child, "1s")["ledgers"]
     assert child.stdout is not None and child.stdout.readline() == "back\n"
     world.named(child)
 
@@ -505,29 +529,29 @@ class Served:
 @trial
 def test_a_busy_server_serves_on_and_does_not_grow(asked: World) -> None:
     served, alone = Served(asked, "served"), Served(asked, "alone")
-    for _ in range(5):
-        asked.named(served.child)
+    asked.named(served.child)
     with served, alone:
         time.sleep(10)
-    before = served.get("/state"), alone.get("/state")
     idle_s, _ = served.slowest(), alone.slowest()
-    stops, took = [], []
-    with served, alone:
-        for _ in range(TRIALS):
-            began = time.monotonic()
-            stops.append(asked.named(served.child)["longest_stop_s"])
-            took.append(time.monotonic() - began)
+    stops, took, states = [], [], []
+    # What is made once, and tables of limited size, are full after the first half.
+    for _ in range(2):
+        with served, alone:
+            for _ in range(TRIALS // 2):
+                began = time.monotonic()
+                stops.append(asked.named(served.child)["longest_stop_s"])
+                took.append(time.monotonic() - began)
+        states.append((served.get("/state"), alone.get("/state")))
     beside_s, busy_s = alone.slowest(), served.slowest()
-    after = served.get("/state"), alone.get("/state")
-    grown = [{key: now[key] - then[key] for key in now} for now, then in zip(after, before)]
+    grown = [{key: now[key] - then[key] for key in now} for then, now in zip(*states)]
     print(
-        f"{TRIALS} questions of {sum(took) / len(took):.3f} s: 99th percentile {busy_s * 1e3:.1f} ms, beside it"
+        f"{len(took)} questions of {sum(took) / len(took):.3f} s: 99th percentile {busy_s * 1e3:.1f} ms, beside it"
         f" {beside_s * 1e3:.1f} ms, before {idle_s * 1e3:.1f} ms, longest stop {max(stops) * 1e3:.1f} ms;"
-        f" grown {grown[0]}, beside it {grown[1]}"
+        f" grown in the second half {grown[0]}, beside it {grown[1]}"
     )
     assert served.failures == alone.failures == 0
     for key in ("files", "threads", "python_threads"):
         assert grown[0][key] <= grown[1][key] + 1, key
     # A leak of one object or 16 bytes each time would show.
-    assert grown[0]["blocks"] - grown[1]["blocks"] < TRIALS
-    assert grown[0]["malloc"] - grown[1]["malloc"] < 16 * TRIALS + (64 << 10)
+    assert grown[0]["blocks"] - grown[1]["blocks"] < TRIALS // 2
+    assert grown[0]["malloc"] - grown[1]["malloc"] < 8 * TRIALS + (64 << 10)

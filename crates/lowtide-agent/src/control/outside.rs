@@ -2,6 +2,7 @@
 //! lock.
 #![allow(unsafe_code, reason = "hands the text to a thread")]
 
+use std::error::Error;
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::{fs, process, ptr};
@@ -19,30 +20,27 @@ pub(crate) fn ask() -> Answer {
     if WAITS.swap(true, SeqCst) {
         return Answer::Asked;
     }
-    let started = script().map(|script| {
-        let script = script.into_raw();
-        let started = interpreter::start(run, script.cast());
-        if !started {
-            // SAFETY: no thread owns it.
-            drop(unsafe { CString::from_raw(script) });
-        }
-        started
-    });
-    if started != Ok(true) {
+    let refused = |reason| {
         WAITS.store(false, SeqCst);
+        Answer::Refused { reason }
+    };
+    let script = match script() {
+        Ok(script) => script.into_raw(),
+        Err(error) => return refused(error.to_string()),
+    };
+    if interpreter::start(run, script.cast()) {
+        return Answer::Asked;
     }
-    match started {
-        Ok(true) => Answer::Asked,
-        Ok(false) => Answer::Refused { reason: "no thread could be started".to_owned() },
-        Err(reason) => Answer::Refused { reason },
-    }
+    // SAFETY: no thread owns it.
+    drop(unsafe { CString::from_raw(script) });
+    refused("no thread could be started".to_owned())
 }
 
-fn script() -> Result<CString, String> {
-    let folder = PrivateFolder::of_user().map_err(|error| error.to_string())?;
-    let namespace = fs::read_link("/proc/thread-self/ns/pid").map_err(|error| error.to_string())?;
+fn script() -> Result<CString, Box<dyn Error>> {
+    let folder = PrivateFolder::of_user()?;
+    let namespace = fs::read_link("/proc/thread-self/ns/pid")?;
     let name = question_name(&namespace.to_string_lossy(), process::id());
-    CString::new(question_script(&folder.path().join(name))).map_err(|error| error.to_string())
+    Ok(CString::new(question_script(&folder.path().join(name)))?)
 }
 
 extern "C-unwind" fn run(script: *mut c_void) -> *mut c_void {

@@ -129,11 +129,11 @@ fn unreadable(pid: u32, error: &io::Error) -> Refusal {
 }
 
 /// Returns what is known about the kernel's rules for tracing, and what to do.
-pub(crate) fn about_tracing(scope: PtraceScope) -> &'static str {
+pub fn about_tracing(scope: PtraceScope) -> &'static str {
     match scope {
         PtraceScope::Everybody => {
-            "it may belong to another user, or be in a container that forbids tracing (docker: \
-             --cap-add=SYS_PTRACE)"
+            "it may belong to another user, forbid it (PR_SET_DUMPABLE), or be in a container that forbids tracing \
+             (docker: --cap-add=SYS_PTRACE)"
         }
         PtraceScope::Named => {
             "Yama's ptrace_scope is 1, so a process must name its tracer; start it with `lowtide run`, or as root: \

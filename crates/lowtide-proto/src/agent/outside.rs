@@ -1,7 +1,6 @@
 //! Questions to a Python program from outside (`lowtide why PID`): where the asking process listens, and the text that the
 //! program executes to answer there.
 
-use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -21,20 +20,9 @@ pub fn question_name(namespace: &str, pid: u32) -> String {
 /// Returns the text that a program executes to answer the question that waits at a socket, if one does.
 ///
 /// ```
-/// let text = lowtide_proto::question_script("/run/a'b".as_ref());
-/// assert!(text.ends_with("\nask(b'/run/a\\x27b')\n"), "{text}");
+/// let text = lowtide_proto::question_script("/a'b".as_ref());
+/// assert!(text.ends_with("\nask(bytes([47, 97, 39, 98]))\n"), "{text}");
 /// ```
 pub fn question_script(socket: &Path) -> String {
-    let mut script = format!("{SCRIPT}\nask(b'");
-    for byte in socket.as_os_str().as_bytes() {
-        let is_plain = byte.is_ascii_graphic() && !b"'\\".contains(byte);
-        // Writing to a string cannot fail.
-        let _written = if is_plain {
-            write!(script, "{}", *byte as char)
-        } else {
-            write!(script, "\\x{byte:02x}")
-        };
-    }
-    script.push_str("')\n");
-    script
+    format!("{SCRIPT}\nask(bytes({:?}))\n", socket.as_os_str().as_bytes())
 }

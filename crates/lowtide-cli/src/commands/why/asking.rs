@@ -6,37 +6,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 use lowtide_proto::{Answer, Ask, Status, question_script};
-use serde::Serialize;
 use serde_json::Value;
 
 use super::inject;
 use super::python::{self, Python};
 use super::remote_exec::RemoteExec;
 use super::target::Target;
-use super::waiting::{Answered, Waiting};
+use super::waiting::Waiting;
 use crate::commands::agents;
 
 /// The time after which other threads are asked where the main one has not answered.
 const MAIN_LIMIT: Duration = Duration::from_secs(2);
-/// How a process was made to answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Way {
-    Agent,
-    RemoteExec,
-    Inject,
-}
 
-impl Way {
-    /// Returns the way in words.
-    pub(super) fn text(self) -> &'static str {
-        match self {
-            Way::Agent => "asked through its agent",
-            Way::RemoteExec => "asked by Python's remote execution (PEP 768)",
-            Way::Inject => "asked with a debugger",
-        }
-    }
-}
+/// How a process was made to answer: its name, and in words.
+pub(super) type Way = (&'static str, &'static str);
+const AGENT: Way = ("agent", "asked through its agent");
+const REMOTE_EXEC: Way = ("remote-exec", "asked by Python's remote execution (PEP 768)");
+const INJECT: Way = ("inject", "asked with a debugger");
 
 /// A process with the ways into it.
 pub(super) struct Asking<'a> {
@@ -47,13 +33,6 @@ pub(super) struct Asking<'a> {
     /// Whether a debugger may be used.
     injects: bool,
     limit: Duration,
-}
-
-/// What came of a question.
-pub(super) enum Outcome {
-    Answered(Way, Answered),
-    /// Nobody can answer, for this reason.
-    Nobody(String),
 }
 
 impl<'a> Asking<'a> {
@@ -67,33 +46,31 @@ impl<'a> Asking<'a> {
             Some(Answer::Status(status)) => Some(status),
             _ => None,
         };
-        ensure!(
-            !status.as_ref().is_some_and(|status| status.is_suspended),
-            "process {pid} is suspended; `lowtide resume {pid}` brings it back first",
-            pid = target.pid
-        );
         let Ok(python) = python::of(target.pid) else { bail!(target.not_permitted()) };
         Ok(Asking { target, status, python, injects, limit })
     }
 
-    /// Asks, and waits for the answer. `request` is made for the time that is left then.
+    /// Asks, and returns the answer, or why nobody can give one.
     pub(super) fn ask(
         &self,
         package: &Path,
-        request: impl FnOnce(Duration) -> Value,
-    ) -> anyhow::Result<Outcome> {
+        request: &mut Value,
+    ) -> anyhow::Result<Result<(Way, Value), String>> {
         let pid = self.target.pid;
         let Some(python) = &self.python else {
-            return Ok(Outcome::Nobody(format!(
+            return Ok(Err(format!(
                 "process {pid} has no Python interpreter, so no objects can be asked"
             )));
         };
-        let until = Instant::now() + self.limit;
+        let mut until = Instant::now() + self.limit;
         let waiting = Waiting::of(self.target)?;
         let mut stopped = Duration::ZERO;
         let (way, claimed) = if self.status.is_some() {
-            self.by_agent()?;
-            (Way::Agent, waiting.claimed(until)?)
+            match agents::ask_if_any(pid, Ask::Why)? {
+                Some(Answer::Asked) => (AGENT, waiting.claimed(until)?),
+                Some(Answer::Refused { reason }) => bail!("process {pid}: {reason}"),
+                _ => bail!("process {pid} has an agent that does not know this question"),
+            }
         } else {
             let mut remote = RemoteExec::open(self.target, python)?;
             ensure!(
@@ -106,35 +83,29 @@ impl<'a> Asking<'a> {
                 if let Some(remote) = &mut remote {
                     return remotely(remote, &waiting, &script, until);
                 }
-                stopped = inject::execute(self.target, python, package, &script, until)?;
-                waiting.claimed(until.max(Instant::now() + MAIN_LIMIT))
+                stopped = inject::execute(self.target, python, package, &script, self.limit)?;
+                // The time of the debugger is not the process's.
+                until = Instant::now() + self.limit;
+                waiting.claimed(until)
             });
             // Goes last: a thread that was asked looks for it.
             if remote.as_ref().is_none_or(RemoteExec::withdraw) {
                 waiting.remove_script()?;
             }
-            (if remote.is_some() { Way::RemoteExec } else { Way::Inject }, claimed?)
+            (if remote.is_some() { REMOTE_EXEC } else { INJECT }, claimed?)
         };
-        let answered = claimed.map(|stream| waiting.answer(&stream, until, request)).transpose()?;
-        let Some(mut answered) = answered.flatten() else {
-            return Ok(Outcome::Nobody(format!(
+        let answer = claimed.map(|stream| waiting.answer(&stream, until, request)).transpose()?;
+        let Some(mut answer) = answer.flatten() else {
+            return Ok(Err(format!(
                 "process {pid} did not answer in {} s: no thread of it had the interpreter's lock for long enough, or \
                  came to a safe point",
                 self.limit.as_secs_f64()
             )));
         };
-        if let Some(walk_s) = answered.answer["longest_stop_s"].as_f64() {
-            answered.answer["longest_stop_s"] = walk_s.max(stopped.as_secs_f64()).into();
+        if let Some(walk_s) = answer["longest_stop_s"].as_f64() {
+            answer["longest_stop_s"] = walk_s.max(stopped.as_secs_f64()).into();
         }
-        Ok(Outcome::Answered(way, answered))
-    }
-
-    fn by_agent(&self) -> anyhow::Result<()> {
-        match agents::ask_if_any(self.target.pid, Ask::Why)? {
-            Some(Answer::Asked) => Ok(()),
-            Some(Answer::Refused { reason }) => bail!("process {}: {reason}", self.target.pid),
-            _ => bail!("process {} has an agent that does not know this question", self.target.pid),
-        }
+        Ok(Ok((way, answer)))
     }
 }
 

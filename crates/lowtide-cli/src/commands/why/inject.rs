@@ -6,19 +6,19 @@
 //!
 //! gdb ends by itself when its input does: it then leaves the process as it was, also where this one was killed.
 
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use lowtide_types::kernel_text;
 
-use super::python::Python;
+use super::python::{Python, mapped};
 use super::target::Target;
 
 const DEBUGGER: &str = "gdb";
@@ -50,27 +50,29 @@ pub(super) fn execute(
     python: &Python,
     package: &Path,
     script: &Path,
-    until: Instant,
+    limit: Duration,
 ) -> anyhow::Result<Duration> {
     let pid = target.pid;
-    target.is_not_traced()?;
+    if let Some(tracer) = target.tracer() {
+        bail!("a debugger is attached to process {pid} already: process {tracer}");
+    }
     let library = package.join("_native.abi3.so");
     let mut debugger = Debugger::start()?;
     debugger.try_out()?;
+    let until = Instant::now() + limit;
     loop {
         let began = Instant::now();
         let said = debugger.ask(&format!("attach {pid}"))?;
         ensure!(
-            target.tracer() == debugger.child.id().to_string(),
+            target.tracer() == Some(debugger.child.id()),
             "{}: {}",
             target.not_permitted(),
             said.trim().lines().last().unwrap_or_default()
         );
-        let called = thread(pid, python).map(|at| debugger.call(pid, at, &library, script));
-        debugger.ask("detach")?;
-        if let Some(called) = called {
-            return called.map(|()| began.elapsed());
+        if let Some(thread) = thread(pid, python) {
+            return debugger.call(pid, thread, &library, script).map(|()| began.elapsed());
         }
+        debugger.ask("detach")?;
         ensure!(
             Instant::now() < until,
             "process {pid} was never where a debugger may call a function; ask again"
@@ -81,8 +83,8 @@ pub(super) fn execute(
 
 /// Returns a thread of a stopped process in which a call can be made: the main one, if possible.
 fn thread(pid: u32, python: &Python) -> Option<u32> {
-    let maps = kernel_text(format!("/proc/{pid}/maps")).ok()?;
-    let own = ranges(&maps, &python.path);
+    let mapped = mapped(&kernel_text(format!("/proc/{pid}/maps")).ok()?).into_iter();
+    let own: Vec<_> = mapped.filter(|one| one.path == python.path).map(|one| one.range).collect();
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let mut tasks: Vec<u32> =
         tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok()).collect();
@@ -95,27 +97,15 @@ fn thread(pid: u32, python: &Python) -> Option<u32> {
 
 /// Returns whether a thread that is stopped here can make a call. `at` is `/proc/PID/task/TID/syscall`: the number and
 /// arguments of a system call, or -1, and the pointers to the stack and to the next instruction.
-fn can_call(at: &str, own: &[(u64, u64)]) -> bool {
+fn can_call(at: &str, own: &[Range<u64>]) -> bool {
     let words: Vec<&str> = at.split_whitespace().collect();
     let (Some(first), Some(last)) = (words.first(), words.last()) else { return false };
     let counter = u64::from_str_radix(last.trim_start_matches("0x"), 16).unwrap_or_default();
     match first.parse::<i64>() {
-        Ok(-1) => own.iter().any(|(start, end)| (*start..*end).contains(&counter)),
+        Ok(-1) => own.iter().any(|part| part.contains(&counter)),
         Ok(number) => u64::try_from(number).is_ok_and(|number| WAITS.contains(&number)),
         Err(_) => false,
     }
-}
-
-/// Returns where the code of a file is mapped.
-fn ranges(maps: &str, path: &Path) -> Vec<(u64, u64)> {
-    let lines = maps.lines().filter(|line| {
-        Path::new(line.splitn(6, ' ').nth(5).unwrap_or_default().trim_start()) == path
-    });
-    let range = |line: &str| {
-        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
-        Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
-    };
-    lines.filter_map(range).collect()
 }
 
 impl Debugger {
@@ -136,17 +126,21 @@ impl Debugger {
     /// Calls a function in a process of ours first: a debugger that cannot write all registers of this processor would
     /// leave the other process with wrong ones.
     fn try_out(&mut self) -> anyhow::Result<()> {
-        let mut disposable = Command::new("sleep");
-        let mut child = disposable.arg("600").spawn().context("starting a process to try on")?;
-        let found = self
-            .ask(&format!("attach {}\nsharedlibrary libc[.]so", child.id()))
-            .and_then(|_| self.value("((int(*)(void))getpid)()"));
-        // It can be waited for when it is not traced any more.
-        self.ask("detach\nfile\nnosharedlibrary")?;
+        let mut command = Command::new("cat");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().context("starting `cat`")?;
+        // It has loaded its libraries when it answers, and ends with its input.
+        child.stdin.as_mut().context("its input")?.write_all(b"\n")?;
+        child.stdout.as_mut().context("its output")?.read_exact(&mut [0])?;
+        let called = self.value(&format!(
+            "attach {}\nsharedlibrary libc[.]so\nprint/u ((int(*)(void))getpid)()\ndetach\nfile\nnosharedlibrary",
+            child.id()
+        ));
+        // The debugger has left it, or has ended.
         child.kill().and_then(|()| child.wait()).context("ending the process tried on")?;
-        let found =
-            found.context("gdb cannot call a function in a process here; a newer one may")?;
-        ensure!(found == u64::from(child.id()), "gdb calls wrong functions here");
+        let called =
+            called.context("gdb cannot call a function in a process here; a newer one may")?;
+        ensure!(called == u64::from(child.id()), "gdb calls wrong functions here");
         Ok(())
     }
 
@@ -168,15 +162,17 @@ impl Debugger {
         }
     }
 
-    /// Gives a command that has a value, and returns it.
-    fn value(&mut self, expression: &str) -> anyhow::Result<u64> {
-        let said = self.ask(&format!("print/u (unsigned long){expression}"))?;
+    /// Gives commands of which the last printed value counts, and returns it.
+    fn value(&mut self, commands: &str) -> anyhow::Result<u64> {
+        let said = self.ask(commands)?;
         let value = said.rsplit_once("= ").and_then(|(_, value)| value.split_whitespace().next());
         let value = value.and_then(|value| value.parse().ok());
         value.with_context(|| format!("the debugger says: {}", said.trim()))
     }
 
-    /// Calls the function in a thread of the process.
+    /// Calls the function in a thread of the process, and leaves the process.
+    ///
+    /// The debugger is given all of it at once: it goes through with that where this process is killed meanwhile.
     fn call(&mut self, pid: u32, thread: u32, library: &Path, script: &Path) -> anyhow::Result<()> {
         let threads =
             self.ask("sharedlibrary libc[.]so\nsharedlibrary libdl[.]so\ninfo threads")?;
@@ -187,38 +183,27 @@ impl Debugger {
         });
         let number = line.and_then(|line| line.trim_start_matches(['*', ' ']).split(' ').next());
         let number = number.with_context(|| format!("no thread {thread}: {threads}"))?;
-        self.ask(&format!("thread {number}"))?;
+        let library = [library.as_os_str().as_bytes(), b"\0"].concat();
+        let name = library.len();
+        let texts = [&library, &b"lowtide_execute\0"[..]].concat();
+        let path = texts.len();
+        let texts = [&texts, script.as_os_str().as_bytes(), b"\0"].concat();
+        let size = texts.len();
         // gdb would allocate a text of a command there, and never free it.
-        let mut texts = Vec::new();
-        let paths = [library, Path::new("lowtide_execute"), script].map(|path| {
-            let begin = texts.len() as u64;
-            texts.extend(path.as_os_str().as_bytes());
-            texts.push(0);
-            begin
-        });
-        let at = self.value(&format!("((void*(*)(unsigned long))malloc)({})", texts.len()))?;
-        let done = self.start_there(pid, at, &texts, paths.map(|begin| at + begin));
-        self.ask(&format!("call ((void(*)(unsigned long))free)({at})"))?;
-        done
-    }
-
-    /// Writes the texts to an address, and has the function there start a thread.
-    fn start_there(
-        &mut self,
-        pid: u32,
-        at: u64,
-        texts: &[u8],
-        paths: [u64; 3],
-    ) -> anyhow::Result<()> {
-        ensure!(at != 0, "process {pid} has no host memory left");
-        let [library, name, script] = paths;
-        File::options().write(true).open(format!("/proc/{pid}/mem"))?.write_all_at(texts, at)?;
-        let opened = self.value(&format!("((void*(*)(unsigned long,int))dlopen)({library},2)"))?;
-        ensure!(opened != 0, "process {pid} cannot load lowtide's library");
-        let function = format!("((void*(*)(unsigned long,unsigned long))dlsym)({opened},{name})");
-        let function = self.value(&function)?;
-        ensure!(function != 0, "the package there has no function for a debugger");
-        let code = self.value(&format!("((int(*)(unsigned long)){function})({script})"))?;
+        let bytes = format!("{texts:?}").replace('[', "{").replace(']', "}");
+        let code = self.value(&format!(
+            "thread {number}\n\
+             set $at = ((void*(*)(unsigned long))malloc)({size})\n\
+             if $at\n\
+             set {{unsigned char[{size}]}}$at = {bytes}\n\
+             set $library = ((void*(*)(void*,int))dlopen)($at, 2)\n\
+             set $execute = ((void*(*)(void*,void*))dlsym)($library, $at + {name})\n\
+             print/u $execute ? ((int(*)(void*))$execute)($at + {path}) : 100\n\
+             end\n\
+             call ((void(*)(void*))free)($at)\n\
+             detach"
+        ))?;
+        ensure!(code != 100, "process {pid} cannot load lowtide's library");
         ensure!(code == 0, "process {pid} could not start a thread");
         Ok(())
     }

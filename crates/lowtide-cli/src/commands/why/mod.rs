@@ -28,7 +28,7 @@ use serde_json::json;
 use crate::commands::{agents, queue};
 use crate::program::ending::Ending;
 use crate::text::page;
-use asking::{Asking, Outcome};
+use asking::Asking;
 use target::Target;
 
 /// The version that both sides have to have.
@@ -56,7 +56,7 @@ pub(crate) struct Options {
     #[arg(long)]
     json: bool,
     /// Apply a cut of an answer, by its number, or all of them. Asks first.
-    #[arg(long, value_name = "N", requires = "of", value_parser = cut)]
+    #[arg(long, value_name = "N", requires = "of")]
     cut: Option<String>,
     /// The name of the answer, as it was printed. A later answer replaces it.
     #[arg(long, value_name = "NAME", requires = "cut")]
@@ -89,47 +89,35 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
             target.pid
         ));
     }
-    let mut sure = options.yes;
+    let mut request = json!({
+        "home": format!("_lowtide_{}", VERSION.replace(['.', '-', '+'], "_")),
+        "version": VERSION,
+        "package": package.display().to_string(),
+        "pid": target.pid,
+        "command": target.command,
+        "device": options.device,
+        "waits": waits,
+        "sure": options.yes,
+        "cut": options.cut,
+        "of": options.of,
+    });
     loop {
-        let request = |left: Duration| {
-            json!({
-                "home": format!("_lowtide_{}", VERSION.replace(['.', '-', '+'], "_")),
-                "version": VERSION,
-                "package": package.display().to_string(),
-                "pid": target.pid,
-                "device": options.device,
-                "limit_s": left.as_secs_f64(),
-                "waits": waits,
-                "sure": sure,
-                "cut": options.cut,
-                "of": options.of,
-            })
-        };
-        let (way, answered) = match asking.ask(&package, request)? {
-            Outcome::Answered(way, answered) => (way, answered),
-            Outcome::Nobody(reason) => {
+        let (way, answer) = match asking.ask(&package, &mut request)? {
+            Ok(answered) => answered,
+            Err(reason) => {
                 let (status, queue) = (asking.status.as_ref(), queue.as_ref());
                 return shown::instead(&target, status, queue, reason, options.json);
             }
         };
-        let answer = &answered.answer;
-        match answer["answer"].as_str().unwrap_or_default() {
-            "why" => return shown::answer(&target, way, &answered, options.json),
-            "large" => confirm(&shown::large(&target, answer), options)?,
-            "proposed" => {
-                confirm(&shown::proposed(&target, options.of.as_deref(), answer), options)?;
-            }
+        let text = |key: &str| answer[key].as_str().unwrap_or_default();
+        match text("answer") {
+            "why" => return shown::answer(&target, way, answer, options.json),
             "cut" => return shown::cut(&target, answer, options.json),
-            "refused" => {
-                bail!(
-                    "process {}: {}",
-                    target.pid,
-                    answer["reason"].as_str().unwrap_or("no reason")
-                )
-            }
+            "confirm" => confirm(text("question"), options)?,
+            "refused" => bail!("process {}: {}", target.pid, text("reason")),
             _ => bail!("process {} answered something else: {answer}", target.pid),
         }
-        sure = true;
+        request["sure"] = true.into();
     }
 }
 
@@ -142,15 +130,6 @@ fn confirm(question: &str, options: &Options) -> anyhow::Result<()> {
     io::stdin().lock().read_line(&mut line).context("reading the answer")?;
     ensure!(matches!(line.trim(), "y" | "Y" | "yes"), "nothing was done");
     Ok(())
-}
-
-fn cut(text: &str) -> Result<String, String> {
-    let is_number = text.parse::<u32>().is_ok_and(|number| number > 0);
-    if is_number || text == "all" {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("{text:?} is not the number of a cut, or `all`"))
-    }
 }
 
 fn limit(text: &str) -> Result<Duration, String> {

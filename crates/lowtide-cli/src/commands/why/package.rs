@@ -1,7 +1,6 @@
 //! The Python package that belongs to this program: what a process that is asked loads.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
@@ -36,16 +35,13 @@ fn is_whole(folder: &Path) -> bool {
 /// Returns the folders in which it may be, for a program in this one.
 fn places(folder: &Path) -> Vec<PathBuf> {
     let mut places = vec![folder.join("../lib/lowtide/python/lowtide")];
-    for lib in ["../lib", "../lib64", "../local/lib"].map(|lib| folder.join(lib)) {
-        let all = fs::read_dir(lib).into_iter().flatten().flatten().map(|entry| entry.path());
-        let is_python = |path: &PathBuf| {
-            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3"))
+    for lib in ["../lib", "../lib64", "../local/lib"] {
+        let python = |minor| folder.join(format!("{lib}/python3.{minor}"));
+        let packages = |minor| {
+            ["site", "dist"].map(|kind| python(minor).join(format!("{kind}-packages/lowtide")))
         };
-        for python in all.filter(is_python) {
-            places.extend(
-                ["site-packages/lowtide", "dist-packages/lowtide"].map(|it| python.join(it)),
-            );
-        }
+        places.extend((10..30).flat_map(packages));
+        places.push(folder.join(lib).join("python3/dist-packages/lowtide"));
     }
     places.push(folder.join("../../crates/lowtide-python/python/lowtide"));
     places

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 
 use super::python::Python;
 use super::target::Target;
@@ -27,7 +27,12 @@ const THREADS_HEAD: usize = 9;
 const THREADS_MAIN: usize = 10;
 const THREAD_NEXT: usize = 24;
 const THREAD_NATIVE_ID: usize = 28;
-const SUPPORT: usize = 89;
+const BREAKER: usize = 89;
+const STATE: usize = 90;
+const ENABLED: usize = 91;
+const PENDING: usize = 92;
+const PATH: usize = 93;
+const PATH_SIZE: usize = 94;
 /// The bit of a thread's `eval_breaker` that has it look at the flag.
 const LOOK: u8 = 1 << 5;
 /// The most threads that are asked.
@@ -37,16 +42,10 @@ const THREADS_MOST: usize = 1000;
 pub(super) struct RemoteExec {
     pid: u32,
     memory: File,
-    /// The address of the main thread's state, and of the list of all.
-    main: u64,
-    threads: u64,
-    next: u64,
-    native_id: u64,
-    /// Where a state has the byte with the bit, the flag and the path.
-    breaker: u64,
-    pending: u64,
-    path: u64,
-    path_most: usize,
+    /// Where everything lies, by its own table.
+    table: Vec<u64>,
+    /// The address of its state.
+    interpreter: u64,
     /// The states of the threads that were asked.
     asked: Vec<u64>,
 }
@@ -60,7 +59,11 @@ impl RemoteExec {
             ErrorKind::PermissionDenied => anyhow::anyhow!(target.not_permitted()),
             _ => error.into(),
         })?;
-        let number = |at: u64| read(&memory, at).context("reading the state of its interpreter");
+        let number = |at: u64| {
+            let what =
+                "reading the state of its interpreter, which may not have begun or be at its end";
+            read(&memory, at).context(what)
+        };
         let table: Vec<u64> =
             (0..WORDS).map(|word| number(runtime + 8 * word)).collect::<anyhow::Result<_>>()?;
         let version = table[VERSION] >> 16;
@@ -79,35 +82,17 @@ impl RemoteExec {
         );
         let interpreter = number(runtime + table[INTERPRETERS_HEAD])?;
         ensure!(
-            interpreter != 0,
-            "the interpreter of process {pid} has not begun, or is at its end"
-        );
-        let &[breaker, state, enabled, pending, path, path_most] = &table[SUPPORT..] else {
-            bail!("the table of Python's offsets has another size")
-        };
-        ensure!(
-            number(interpreter + enabled)? as u32 != 0,
+            number(interpreter + table[ENABLED])? as u32 != 0,
             "process {pid} does not let debuggers in: PYTHON_DISABLE_REMOTE_DEBUG is set, or it was started with -X \
              disable-remote-debug, or its Python was built --without-remote-debug; start it with `lowtide run`"
         );
-        Ok(Some(RemoteExec {
-            main: number(interpreter + table[THREADS_MAIN])?,
-            threads: interpreter + table[THREADS_HEAD],
-            next: table[THREAD_NEXT],
-            native_id: table[THREAD_NATIVE_ID],
-            breaker,
-            pending: state + pending,
-            path: state + path,
-            path_most: path_most as usize,
-            asked: Vec::new(),
-            pid,
-            memory,
-        }))
+        Ok(Some(RemoteExec { pid, memory, table, interpreter, asked: Vec::new() }))
     }
 
     /// Has the main thread execute a file.
     pub(super) fn ask_main(&mut self, script: &Path) -> anyhow::Result<()> {
-        self.ask(self.main, script)
+        let main = read(&self.memory, self.interpreter + self.table[THREADS_MAIN])?;
+        self.ask(main, script)
     }
 
     /// Has every other thread execute it.
@@ -123,18 +108,23 @@ impl RemoteExec {
     fn ask(&mut self, thread: u64, script: &Path) -> anyhow::Result<()> {
         let mut path = script.as_os_str().as_bytes().to_vec();
         path.push(0);
-        ensure!(path.len() <= self.path_most, "{} is too long a path for Python", script.display());
+        ensure!(
+            path.len() as u64 <= self.table[PATH_SIZE],
+            "{} is too long a path for Python",
+            script.display()
+        );
         // A thread that ends meanwhile takes its state with it.
         if !self.all()?.contains(&thread) {
             return Ok(());
         }
         self.asked.push(thread);
         let mut breaker = [0];
-        let written = self.memory.write_all_at(&path, thread + self.path).and_then(|()| {
-            self.memory.write_all_at(&1_i32.to_le_bytes(), thread + self.pending)?;
+        let (at, breaker_at) = (thread + self.table[STATE], thread + self.table[BREAKER]);
+        let written = self.memory.write_all_at(&path, at + self.table[PATH]).and_then(|()| {
+            self.memory.write_all_at(&1_i32.to_le_bytes(), at + self.table[PENDING])?;
             // The byte alone: the rest of the word has the version of what is instrumented.
-            self.memory.read_exact_at(&mut breaker, thread + self.breaker)?;
-            self.memory.write_all_at(&[breaker[0] | LOOK], thread + self.breaker)
+            self.memory.read_exact_at(&mut breaker, breaker_at)?;
+            self.memory.write_all_at(&[breaker[0] | LOOK], breaker_at)
         });
         written.with_context(|| format!("asking a thread of process {}", self.pid))
     }
@@ -142,13 +132,13 @@ impl RemoteExec {
     /// Returns the states of the threads that exist.
     fn all(&self) -> anyhow::Result<Vec<u64>> {
         let mut found = Vec::new();
-        let mut thread = read(&self.memory, self.threads)?;
+        let mut thread = read(&self.memory, self.interpreter + self.table[THREADS_HEAD])?;
         while thread != 0 && found.len() < THREADS_MOST {
-            let number = read(&self.memory, thread + self.native_id)?;
+            let number = read(&self.memory, thread + self.table[THREAD_NATIVE_ID])?;
             if fs::exists(format!("/proc/{}/task/{number}", self.pid))? {
                 found.push(thread);
             }
-            thread = read(&self.memory, thread + self.next)?;
+            thread = read(&self.memory, thread + self.table[THREAD_NEXT])?;
         }
         Ok(found)
     }
@@ -157,7 +147,8 @@ impl RemoteExec {
     pub(super) fn withdraw(&self) -> bool {
         let all = self.all().unwrap_or_default();
         let left = self.asked.iter().filter(|thread| all.contains(thread));
-        left.map(|thread| self.memory.write_all_at(&[0; 4], thread + self.pending))
+        let pending = self.table[STATE] + self.table[PENDING];
+        left.map(|thread| self.memory.write_all_at(&[0; 4], thread + pending))
             .all(|done| done.is_ok())
     }
 }

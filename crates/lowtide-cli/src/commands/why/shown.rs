@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use super::asking::Way;
 use super::python;
 use super::target::Target;
-use super::waiting::Answered;
 use crate::commands::queue;
 use crate::program::ending::Ending;
 use crate::text::page::{self, Page};
@@ -21,30 +20,25 @@ const LIBRARIES: &str =
 /// Shows an answer.
 pub(super) fn answer(
     target: &Target,
-    way: Way,
-    answered: &Answered,
+    (name, words): Way,
+    mut answer: Value,
     json: bool,
 ) -> anyhow::Result<Ending> {
-    let Answered { version, answer } = answered;
     if json {
-        let mut value = answer.clone();
-        value["pid"] = target.pid.into();
-        value["command"] = target.command.clone().into();
-        value["way"] = json!(way);
-        value["python"] = version.clone().into();
-        page::print_json(&value)?;
+        answer["way"] = name.into();
+        print_json(target, answer)?;
         return Ok(Ending::Proved);
     }
     let mut page = Page::default();
     page.title(&format!("process {}", target.pid), &target.command);
+    let text = |key: &str| answer[key].as_str().unwrap_or_default();
     let own = if answer["installation"] == "own" { ", with its own lowtide" } else { "" };
-    let stop_s = answer["longest_stop_s"].as_f64().unwrap_or_default();
     page.line(&format!(
-        "  Python {version}, {}{own}; its interpreter stood still for {:.0} ms",
-        way.text(),
-        stop_s * 1e3
+        "  Python {}, {words}{own}; its interpreter stood still for {:.0} ms",
+        text("python"),
+        answer["longest_stop_s"].as_f64().unwrap_or_default() * 1e3
     ));
-    for line in answer["text"].as_str().unwrap_or_default().lines() {
+    for line in text("text").lines() {
         page.line(line);
     }
     if let Some(name) = answer["name"].as_str() {
@@ -54,38 +48,19 @@ pub(super) fn answer(
     Ok(Ending::Proved)
 }
 
-/// Returns the question whether a long walk is meant.
-pub(super) fn large(target: &Target, answer: &Value) -> String {
-    format!(
-        "process {} ({}) has about {} objects: it would stand still for about {:.0} s",
-        target.pid,
-        target.command,
-        answer["objects"],
-        answer["expected_s"].as_f64().unwrap_or_default().ceil()
-    )
-}
-
-/// Returns the question whether a cut is meant.
-pub(super) fn proposed(target: &Target, name: Option<&str>, answer: &Value) -> String {
-    let lines = answer["lines"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let lines: Vec<&str> = lines.iter().filter_map(Value::as_str).collect();
-    format!(
-        "{} of {} in process {} ({}): {}",
-        answer["cuts"].as_str().unwrap_or_default(),
-        name.unwrap_or_default(),
-        target.pid,
-        target.command,
-        lines.join("; ")
-    )
+/// Prints an answer as JSON, with the process.
+fn print_json(target: &Target, mut answer: Value) -> anyhow::Result<()> {
+    answer["pid"] = target.pid.into();
+    answer["command"] = target.command.clone().into();
+    page::print_json(&answer)?;
+    Ok(())
 }
 
 /// Shows what a cut has done.
-pub(super) fn cut(target: &Target, answer: &Value, json: bool) -> anyhow::Result<Ending> {
+pub(super) fn cut(target: &Target, answer: Value, json: bool) -> anyhow::Result<Ending> {
     let freed = Bytes(answer["freed_bytes"].as_u64().unwrap_or_default());
     if json {
-        let mut value = answer.clone();
-        value["pid"] = target.pid.into();
-        page::print_json(&value)?;
+        print_json(target, answer)?;
     } else {
         let mut page = Page::default();
         let cuts = answer["cuts"].as_str().unwrap_or_default();
@@ -117,16 +92,16 @@ pub(super) fn instead(
     let (devices, libraries) = (in_use(target.pid), libraries(target.pid));
     if json {
         let device = |(device, bytes): &(String, Bytes)| json!({"device": device, "bytes": bytes});
-        page::print_json(&json!({
+        let devices: Vec<Value> = devices.iter().map(device).collect();
+        let answer = json!({
             "answer": "ledger",
             "reason": reason,
-            "pid": target.pid,
-            "command": target.command,
             "ledgers": ledgers,
-            "devices": devices.iter().map(device).collect::<Vec<_>>(),
+            "devices": devices,
             "libraries": libraries,
             "queue": queue,
-        }))?;
+        });
+        print_json(target, answer)?;
     } else {
         let mut page = Page::default();
         page.title(&format!("process {}", target.pid), &target.command);
@@ -164,6 +139,10 @@ fn in_use(pid: u32) -> Vec<(String, Bytes)> {
 /// Returns the libraries of a process that use a GPU.
 fn libraries(pid: u32) -> Vec<String> {
     let maps = kernel_text(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let paths = python::files(&maps).into_iter().map(|(_, path)| path.display().to_string());
-    paths.filter(|path| LIBRARIES.split(' ').any(|part| path.contains(part))).collect()
+    let paths = python::mapped(&maps).into_iter().map(|one| one.path.display().to_string());
+    let is_known = |path: &String| LIBRARIES.split(' ').any(|part| path.contains(part));
+    // Each once: the parts of one follow each other.
+    let mut paths: Vec<String> = paths.filter(is_known).collect();
+    paths.dedup();
+    paths
 }

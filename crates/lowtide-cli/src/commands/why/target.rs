@@ -8,8 +8,10 @@ use anyhow::{bail, ensure};
 use lowtide_device::identity::{self, Identity};
 use lowtide_device::private_files::effective_user;
 use lowtide_device::yama::PtraceScope;
+use lowtide_helper::about_tracing;
 use lowtide_types::{kernel_text, printable};
 
+use super::python::seen_by;
 use crate::commands::helper;
 
 /// The most characters of a command line in a sentence.
@@ -33,52 +35,49 @@ impl Target {
             user == effective_user(),
             "process {pid} belongs to another user, who alone can ask it: `sudo -u '#{user}' lowtide why {pid}`"
         );
-        let field = |name| field_of(pid, name);
-        ensure!(!field("State").starts_with(['Z', 'X']), "process {pid} has ended");
-        if lowtide_helper::is_stopped(pid) {
-            match field("TracerPid").as_str() {
-                "0" | "" => bail!("process {pid} is stopped; `kill -CONT {pid}` lets it go on"),
-                tracer => bail!("process {pid} is stopped by its debugger, process {tracer}"),
-            }
-        }
-        if helper::suspended()?.iter().any(|one| one.pid == pid) {
-            bail!("process {pid} is suspended; `lowtide resume {pid}` brings it back first");
-        }
         let command = match identity::of_driver_pid(pid) {
             Identity::Known { command, .. } if !command.is_empty() => command,
             _ => "without a command line".to_owned(),
         };
         let command = printable(&command).chars().take(COMMAND_MOST).collect();
-        Ok(Target { pid, command })
+        let target = Target { pid, command };
+        ensure!(target.is_there(), "process {pid} has ended");
+        if lowtide_helper::is_stopped(pid) {
+            match target.tracer() {
+                None => bail!("process {pid} is stopped; `kill -CONT {pid}` lets it go on"),
+                Some(tracer) => {
+                    bail!("process {pid} is stopped by its debugger, process {tracer}")
+                }
+            }
+        }
+        if helper::suspended()?.iter().any(|one| one.pid == pid) {
+            bail!("process {pid} is suspended; `lowtide resume {pid}` brings it back first");
+        }
+        Ok(target)
     }
 
     pub(super) fn is_there(&self) -> bool {
-        fs::read(format!("/proc/{}/cmdline", self.pid)).is_ok_and(|words| !words.is_empty())
+        !self.field("State").is_none_or(|state| state.starts_with(['Z', 'X']))
     }
 
-    /// Returns the process that traces it; "0" if none does.
-    pub(super) fn tracer(&self) -> String {
-        field_of(self.pid, "TracerPid")
+    /// Returns the process that traces it.
+    pub(super) fn tracer(&self) -> Option<u32> {
+        self.field("TracerPid")?.parse().ok().filter(|tracer| *tracer != 0)
     }
 
-    /// Refuses a process that a debugger has, which no other can have.
-    pub(super) fn is_not_traced(&self) -> anyhow::Result<()> {
-        let (pid, tracer) = (self.pid, self.tracer());
-        ensure!(
-            matches!(tracer.as_str(), "0" | ""),
-            "a debugger is attached to process {pid} already: process {tracer}"
-        );
-        Ok(())
+    /// Returns a field of `/proc/PID/status`.
+    fn field(&self, name: &str) -> Option<String> {
+        let status = kernel_text(format!("/proc/{}/status", self.pid)).ok()?;
+        let found = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        Some(found?.trim().to_owned())
     }
 
     /// Refuses a process that does not see the same file at a path: one in a container.
     pub(super) fn sees(&self, path: &Path) -> anyhow::Result<()> {
         let pid = self.pid;
-        let theirs =
-            Path::new(&format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path));
-        let of = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+        let of = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
         ensure!(
-            of(&theirs).ok() == of(path).ok(),
+            of(&seen_by(pid, path)) == of(path),
             "process {pid} is in a container, or has another root, and cannot read {}: run `lowtide why` there",
             path.display()
         );
@@ -87,27 +86,7 @@ impl Target {
 
     /// Returns what to do where the kernel does not let this process into the other one.
     pub(super) fn not_permitted(&self) -> String {
-        let pid = self.pid;
-        let first = format!("the kernel does not let lowtide look into process {pid}");
-        match PtraceScope::now() {
-            PtraceScope::Everybody => format!(
-                "{first}; in a container it needs CAP_SYS_PTRACE (`docker run --cap-add SYS_PTRACE`), and the process \
-                 may have forbidden it (PR_SET_DUMPABLE)"
-            ),
-            PtraceScope::Named | PtraceScope::Root => format!(
-                "{first} (kernel.yama.ptrace_scope); `sudo sysctl kernel.yama.ptrace_scope=0` allows it until the next \
-                 start of the machine, and a program that `lowtide run` started needs no leave"
-            ),
-            PtraceScope::Nobody => {
-                format!("{first} until the machine starts again (kernel.yama.ptrace_scope is 3)")
-            }
-        }
+        let (pid, why) = (self.pid, about_tracing(PtraceScope::now()));
+        format!("the kernel does not let lowtide look into process {pid}: {why}")
     }
-}
-
-/// Returns a field of `/proc/PID/status`; nothing if it cannot be read.
-fn field_of(pid: u32, name: &str) -> String {
-    let status = kernel_text(format!("/proc/{pid}/status")).unwrap_or_default();
-    let found = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    found.unwrap_or_default().trim().to_owned()
 }

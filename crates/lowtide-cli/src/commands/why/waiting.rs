@@ -13,7 +13,6 @@ use anyhow::{Context, ensure};
 use lowtide_device::private_files::PrivateFolder;
 use lowtide_proto::line::{LineReader, at_socket, connect, peer_of_this_user};
 use lowtide_proto::question_name;
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::target::Target;
@@ -33,19 +32,6 @@ pub(super) struct Waiting<'a> {
     folder: PrivateFolder,
     name: String,
     listener: UnixListener,
-}
-
-/// What a thread says first.
-#[derive(Deserialize)]
-struct Hello {
-    version: [u32; 3],
-    free_threaded: bool,
-}
-
-/// An answer, and the Python that gave it.
-pub(super) struct Answered {
-    pub(super) version: String,
-    pub(super) answer: Value,
 }
 
 impl<'a> Waiting<'a> {
@@ -109,14 +95,14 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Sends the request to the thread that has connected, and returns its answer; `None` if it is not given in time.
-    /// `request` is made for the time that is left.
+    /// Sends the request to the thread that has connected, with the time that is left, and returns its answer; `None` if
+    /// it is not given in time.
     pub(super) fn answer(
         &self,
         stream: &UnixStream,
         until: Instant,
-        request: impl FnOnce(Duration) -> Value,
-    ) -> anyhow::Result<Option<Answered>> {
+        request: &mut Value,
+    ) -> anyhow::Result<Option<Value>> {
         // Nobody else gets in.
         self.folder.remove(&self.name)?;
         let pid = self.target.pid;
@@ -130,23 +116,14 @@ impl<'a> Waiting<'a> {
             Err(error) if error.kind() == ErrorKind::TimedOut => Ok(None),
             read => read.map(Some).with_context(ended),
         };
-        let strange = || format!("process {pid} answers something else than lowtide's package");
-        // It may be long until the thread has the interpreter's lock again.
-        let Some(hello) = read(until)? else { return Ok(None) };
-        let Hello { version: [major, minor, micro], free_threaded } =
-            serde_json::from_slice(&hello).with_context(strange)?;
-        let version = format!("{major}.{minor}.{micro}");
-        let kind = if free_threaded { " without the interpreter's lock" } else { "" };
-        ensure!(
-            !free_threaded && (major, minor) >= (3, 10),
-            "process {pid} has Python {version}{kind}; lowtide needs an ordinary Python 3.10 or newer"
-        );
-        let request = format!("{}\n", request(until.saturating_duration_since(Instant::now())));
+        // It may be long until the thread has the interpreter's lock again, and says so with an empty line.
+        let Some(_ready) = read(until)? else { return Ok(None) };
+        request["limit_s"] = until.saturating_duration_since(Instant::now()).as_secs_f64().into();
         stream.set_write_timeout(Some(READ_LIMIT))?;
-        { stream }.write_all(request.as_bytes()).with_context(ended)?;
+        { stream }.write_all(format!("{request}\n").as_bytes()).with_context(ended)?;
         let Some(answer) = read(until + GRACE)? else { return Ok(None) };
-        let answer = serde_json::from_slice(&answer).with_context(strange)?;
-        Ok(Some(Answered { version, answer }))
+        let answer = serde_json::from_slice(&answer);
+        answer.map(Some).with_context(|| format!("process {pid} answers something else"))
     }
 }
 

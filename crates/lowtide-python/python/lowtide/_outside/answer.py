@@ -7,6 +7,7 @@ applied later; the next answer replaces them.
 from __future__ import annotations
 
 import gc
+import math
 import os
 import re
 import sys
@@ -17,7 +18,7 @@ from .._devices.choose import ENVIRONMENT, device_of
 from .._devices.cuda import CudaDevice, capturing
 from .._devices.device import Device
 from .._native import AllocatorCounts, ProcessUsage, __version__, agent_is_suspended
-from .._runtime.guest import HOME, IS_GUEST
+from .._runtime.guest import IS_GUEST
 from .._runtime.torch import Torch, torch
 from .._why.alone import EXAMINING
 from .._why.plan import Plan, cuts_text
@@ -27,6 +28,7 @@ OBJECTS_PER_S = 1_500_000
 """How many blocks of the interpreter's memory are walked over in a second, on a slow machine."""
 LONG_S = 1.0
 """A question that is expected to take longer has to be meant."""
+CUT = re.compile(r"\blowtide\.cut\('?(all|\d+)'?\)")
 
 
 class _Seen(Device):
@@ -88,6 +90,10 @@ def _refused(reason: str) -> dict[str, Any]:
     return {"answer": "refused", "reason": reason}
 
 
+def _confirm(question: str) -> dict[str, Any]:
+    return {"answer": "confirm", "question": question}
+
+
 def _why(request: dict[str, Any], until: float) -> dict[str, Any]:
     began = time.perf_counter()
     device = _device(request["device"], request["waits"])
@@ -99,20 +105,25 @@ def _why(request: dict[str, Any], until: float) -> dict[str, Any]:
     objects = sys.getallocatedblocks() or len(gc.get_objects())
     expected_s = objects / OBJECTS_PER_S
     if expected_s > LONG_S and not request["sure"]:
-        return {"answer": "large", "objects": objects, "expected_s": expected_s}
+        return _confirm(
+            f"process {request['pid']} ({request['command']}) has about {objects} objects: it would stand still for"
+            f" about {math.ceil(expected_s)} s"
+        )
     asking = _Outside(None, device)
     asking.until, asking.waits = until, request["waits"]
     found = asking.answer(False, None, began)
     name = found.plan.name = os.urandom(3).hex() if found.plan.cuts else ""
     _last[:] = [_Last(asking, found.plan)]
-    command = f"lowtide why {request['pid']} --cut \\1 --of {name}"
     return {
         "answer": "why",
         "installation": "private" if IS_GUEST else "own",
         "name": name or None,
         "longest_stop_s": found.waited_s,
         "why": found.to_dict(),
-        "text": re.sub(r"\blowtide\.cut\('?(all|\d+)'?\)", command, str(found)),
+        # By a function: `re` would keep what it makes of every text, and drop what the program has there.
+        "text": CUT.sub(
+            lambda cut: f"lowtide why {request['pid']} --cut {cut[1]} --of {name}", str(found)
+        ),
     }
 
 
@@ -152,14 +163,16 @@ def _cut(request: dict[str, Any], until: float) -> dict[str, Any]:
             f"nothing was done: no answer of it is called {name}, or it was asked again since. Ask again"
         )
     cuts = {one.number: one for one in last.plan.cuts}
-    numbers = last.plan.all if wanted == "all" else (int(wanted),)
-    if unknown := [one for one in numbers if one not in cuts]:
-        return _refused(f"nothing was done: {name} has no cut {unknown[0]}")
+    named = tuple(one for one in cuts if one and str(one) == wanted)
+    numbers = last.plan.all if wanted == "all" else named
+    if not numbers:
+        return _refused(f"nothing was done: {name} has no cut {wanted}")
     chosen = [cuts[number] for number in numbers]
     text = cuts_text(numbers)
     if not request["sure"]:
-        lines = [one.line().strip().partition("  ")[2] for one in chosen]
-        return {"answer": "proposed", "cuts": text, "lines": lines}
+        lines = "; ".join(one.line().strip().partition("  ")[2] for one in chosen)
+        where = f"process {request['pid']} ({request['command']})"
+        return _confirm(f"{text} of {name} in {where}: {lines}")
     last.asking.until = until
     freed = last.asking.apply(chosen)
-    return {"answer": "cut", "cuts": text, "freed_bytes": freed, "module": HOME}
+    return {"answer": "cut", "cuts": text, "freed_bytes": freed}

@@ -40,23 +40,21 @@ def ask(path: bytes) -> None:
 
 
 def serve(connection: _socket.socket) -> None:
-    """Says what Python this is, reads a request, and answers it."""
+    """Says that it has the interpreter's lock, reads a request, and answers it."""
     import json
 
-    def say(message: dict[str, Any]) -> None:
-        text = json.dumps(message, ensure_ascii=False)
-        connection.sendall(text.encode("utf-8", "replace") + b"\n", NO_SIGNAL)
-
     try:
-        free = "t" in getattr(sys, "abiflags", "")
-        say({"version": list(sys.version_info[:3]), "free_threaded": free})
+        connection.sendall(b"\n", NO_SIGNAL)
         line = b""
         while not line.endswith(b"\n") and len(line) < LINE_MOST:
             part = connection.recv(4096)
             if not part:
                 return
             line += part
-        say(answered(json.loads(line)))
+        answer = answered(json.loads(line))
+        answer["python"] = sys.version.split()[0]
+        text = json.dumps(answer, ensure_ascii=False)
+        connection.sendall(text.encode("utf-8", "replace") + b"\n", NO_SIGNAL)
     except BaseException:  # noqa: BLE001, S110  There is nobody to tell.
         pass
     finally:
@@ -67,6 +65,10 @@ def answered(request: dict[str, Any]) -> dict[str, Any]:
     """Returns the answer, one at a time."""
     import os
 
+    free = " without the interpreter's lock" if "t" in getattr(sys, "abiflags", "") else ""
+    if free or sys.version_info < (3, 10):
+        reason = f"it has Python {sys.version.split()[0]}{free}; lowtide needs an ordinary Python 3.10 or newer"
+        return {"answer": "refused", "reason": reason}
     home = home_of(request["home"])
     if home.pid != os.getpid():
         # A child that was forked has the locks as they were, and none of the threads.

@@ -258,7 +258,11 @@ def is_plain(code: str) -> bool:
         return False
     tree = ast.parse(code)
     acts = [one for one in tree.body if not isinstance(one, ast.Import)]
-    acts = [one for one in acts if ast.unparse(one) not in ("gc.collect()", "gc.unfreeze()")]
+    acts = [
+        one
+        for one in acts
+        if ast.get_source_segment(code, one) not in ("gc.collect()", "gc.unfreeze()")
+    ]
     loops = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
     nested = [one for one in ast.walk(tree) if isinstance(one, (ast.Lambda, *loops))]
     is_plain = not any(isinstance(one, ast.Lambda) for one in nested) and len(nested) <= 1
