@@ -189,13 +189,14 @@ impl Arbiter {
         let Some(order) = &mut family.order else { return };
         self.untold.extend(order.next());
         let Some(Outcome { freed, took, tried }) = order.outcome() else { return };
+        let left = order.left_by();
         let Some(Order { number, call, served, refused, .. }) = family.order.take() else { return };
         if refused.is_some() || freed.total() <= 0 {
             let nothing = || "the driver's number shows nothing".to_owned();
             family.failed(now, refused.unwrap_or_else(nothing), tried.max(took));
             self.moves.end(number, took);
             // Those that gave way nevertheless come back.
-            return family.set_due(true);
+            return family.set_due(|id| left.contains(&id));
         }
         family.gave();
         family.served += served;

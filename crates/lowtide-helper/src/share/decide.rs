@@ -247,7 +247,7 @@ impl Arbiter {
         let wait = &self.waits[index];
         let (id, ticket, own) = (wait.member, wait.need.ticket, self.own_room(wait));
         if let Some(family) = self.families.get_mut(&wait.family) {
-            family.set_due(true);
+            family.set_due(|_| true);
         }
         turn.now = turn.now.minus(extra);
         for order in self.families.values_mut().filter_map(|family| family.order.as_mut()) {
@@ -283,7 +283,7 @@ impl Arbiter {
             self.moves.begin(number, now, family.switch(), giver.gain.clone());
         }
         let (drain_ms, way) = (family.drain(now).as_millis() as u64, giver.way);
-        family.set_due(false);
+        family.set_due(|_| false);
         // Who has nothing to give stops, too: it may use memory of another.
         let is_told =
             |it: &Member| !it.is_away() || (way == Way::Suspend && it.gain(way).total() > 0);

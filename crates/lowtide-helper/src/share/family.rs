@@ -175,9 +175,11 @@ impl Family {
         self.not_before = Some((now + pause, reason));
     }
 
-    /// Has the room kept that those of its processes come back with which are off the devices, or not any more.
-    pub(super) fn set_due(&mut self, is_due: bool) {
-        self.members.values_mut().for_each(|member| member.is_due = is_due && member.is_away());
+    /// Has the room kept that those of these processes come back with which are off the devices, and no other room.
+    pub(super) fn set_due(&mut self, is_due: impl Fn(MemberId) -> bool) {
+        for (id, member) in &mut self.members {
+            member.is_due = is_due(*id) && member.is_away();
+        }
     }
 
     /// Returns why it cannot be made to give way now; `None` if it can.

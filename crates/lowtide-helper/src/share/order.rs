@@ -74,6 +74,12 @@ impl Order {
         holding.map(tell).collect()
     }
 
+    /// Returns the processes whose memory has left by it.
+    pub(super) fn left_by(&self) -> Vec<MemberId> {
+        let left = |part: &Part| matches!(part, Part::Gave(freed, _) if freed.total() > 0);
+        self.parts.iter().filter(|(_, part)| left(part)).map(|(id, _)| *id).collect()
+    }
+
     /// Returns what came of it; `None` while a process is at it.
     pub(super) fn outcome(&self) -> Option<Outcome> {
         let mut all = Outcome::default();

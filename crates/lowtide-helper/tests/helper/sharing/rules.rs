@@ -363,3 +363,20 @@ fn a_stopped_program_is_granted_nothing_and_holds_up_nobody() {
     let told = table.decide();
     assert!(is_granted(&told, 2) && !is_granted(&told, 1), "{told:?}");
 }
+
+#[test]
+fn no_room_is_kept_for_a_program_that_was_off_the_device_before_its_suspend_failed() {
+    let mut asleep = Report { state: State::Asleep, ..report(0, true) };
+    let part = Bytes::gib(1);
+    let off =
+        Holding { staying: part, suspendable: part, back: Bytes::gib(60), ..Holding::default() };
+    asleep.devices = vec![Holding { uuid: "0".to_owned(), ..off }];
+    let mut table = Table::new(TWO, &asleep, [80, 100]);
+    table.need(1, [81, 0], true);
+    let Give { order, .. } = table.order_after(seconds(3.0), &asleep).expect("its context leaves");
+    table.say(0, ToArbiter::Refused { order, reason: "it cannot".to_owned(), tried_ms: 0 });
+    table.say(1, ToArbiter::Drop { ticket: 1 });
+    table.need(1, [70, 0], true);
+    table.say(0, ToArbiter::Report(asleep));
+    assert!(is_granted(&table.decide(), 1));
+}
