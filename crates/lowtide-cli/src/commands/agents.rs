@@ -23,6 +23,7 @@ use crate::commands::helper::{self, SuspendedProcess};
 use crate::commands::queue;
 use crate::commands::started::{self, Started};
 use crate::program::ending::Ending;
+use crate::text::clock::since_1970;
 use crate::text::page::{self, Page, Refused};
 
 /// The time in which a program answers that is not stopped, unless the machine is busy.
@@ -174,8 +175,9 @@ pub(crate) fn wake(options: &Options) -> anyhow::Result<Ending> {
 fn take(options: &Options, question: Ask) -> anyhow::Result<Ending> {
     let pid = options.pid;
     warn_of_starting(pid);
+    let at_s = since_1970();
     let answer = ask(&socket_of(&PrivateFolder::of_user()?, pid)?, pid, question)?;
-    answers::of_agent(pid, options.json, question, answer)
+    answers::of_agent(pid, options.json, (question, at_s), answer)
 }
 
 /// Says which program beside a process has just started: it may be measuring free memory, which a typed command

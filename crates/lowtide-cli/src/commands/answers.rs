@@ -4,19 +4,28 @@ use anyhow::anyhow;
 use lowtide_proto::helper::{DeviceChange, Resumed, StepTime, Suspended};
 use lowtide_proto::{Answer, Ask};
 use lowtide_types::{Bytes, Receipt, Verdict};
+use serde::Serialize;
 
 use crate::program::ending::Ending;
 use crate::text::page::{self, Page};
+
+/// An answer as JSON, with the time at which the question was asked.
+#[derive(Serialize)]
+struct Timed<'a> {
+    at_s: f64,
+    #[serde(flatten)]
+    answer: &'a Answer,
+}
 
 /// Prints what the agent of a process answered to a question.
 pub(super) fn of_agent(
     pid: u32,
     json: bool,
-    question: Ask,
+    (question, at_s): (Ask, f64),
     answer: Answer,
 ) -> anyhow::Result<Ending> {
     if json {
-        page::print_json(&answer)?;
+        page::print_json(&Timed { at_s, answer: &answer })?;
     }
     let mut page = Page::default();
     let end = match answer {

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use lowtide_device::identity::Identity;
@@ -15,6 +15,7 @@ use crate::arguments::devices::{self, MissingDevice};
 use crate::commands::cluster::Cluster;
 use crate::commands::helper::{self, SuspendedProcess};
 use crate::program::ending::Ending;
+use crate::text::clock::since_1970;
 use crate::text::page::{self, Page, Reader};
 
 /// The longest part of a command line that is shown.
@@ -123,8 +124,7 @@ fn watch(options: &Options, interval: Duration) -> anyhow::Result<Ending> {
 }
 
 fn look(only: Option<DeviceId>, sort: Sort) -> anyhow::Result<ProcessList> {
-    let at_s =
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+    let at_s = since_1970();
     let (mut devices, problems, reason) = match only {
         Some(DeviceId::Host) => (Vec::new(), Vec::new(), None),
         _ => told(processes::gpus())?,

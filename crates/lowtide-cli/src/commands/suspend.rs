@@ -9,6 +9,7 @@ use lowtide_release::parse_time;
 
 use crate::commands::{agents, answers, helper};
 use crate::program::ending::Ending;
+use crate::text::clock::since_1970;
 use crate::text::page::{self, Page};
 
 /// The time that a checkpoint or a restore may take: the driver copies about 2 GiB in a second.
@@ -68,8 +69,9 @@ pub(crate) fn suspend(options: &SuspendOptions) -> anyhow::Result<Ending> {
     say_at_interrupt(options.pid)?;
     agents::warn_of_starting(options.pid);
     let question = lowtide_proto::Ask::Suspend;
+    let at_s = since_1970();
     if let Some(answer) = agents::ask_if_any(options.pid, question)? {
-        return answers::of_agent(options.pid, options.json, question, answer);
+        return answers::of_agent(options.pid, options.json, (question, at_s), answer);
     }
     let (lock_limit_ms, limit_ms) = (ms(options.lock_timeout), ms(LIMIT));
     let ask = Ask::Suspend(Suspend {
@@ -102,8 +104,9 @@ pub(crate) fn resume(options: &ResumeOptions) -> anyhow::Result<Ending> {
     say_at_interrupt(options.pid)?;
     agents::warn_of_starting(options.pid);
     let question = lowtide_proto::Ask::Resume;
+    let at_s = since_1970();
     if let Some(answer) = agents::ask_if_any(options.pid, question)? {
-        return answers::of_agent(options.pid, options.json, question, answer);
+        return answers::of_agent(options.pid, options.json, (question, at_s), answer);
     }
     let (maps, wait_ms, limit_ms) = (Vec::new(), ms(options.wait), ms(LIMIT));
     let ask = Ask::Resume(Resume { target, needs: Vec::new(), maps, wait_ms, limit_ms });

@@ -49,6 +49,7 @@ struct Told {
 impl Told {
     fn does(&mut self, world: &World, verb: &[&str], program: &Program) {
         let answer = json(world, &[verb, &[&program.pid(), "--json"]].concat());
+        assert!(answer["at_s"].as_f64() > Some(1.7e9), "{answer}");
         for receipt in answer["receipts"].as_array().into_iter().flatten() {
             *self.verdicts.entry(receipt["verdict"].as_str().unwrap().to_owned()).or_default() +=
                 1.0;

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use lowtide::device::Bytes;
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::setup::Setup;
 use crate::content::Filled;
+use crate::text::clock::since_1970;
 use crate::text::page::Page;
 
 /// The time between two samples.
@@ -303,10 +304,6 @@ pub(super) fn beside<T: Send>(
         enough.store(true, SeqCst);
         done.and(thread.join().map_err(|_| anyhow!("a thread of the demo panicked"))?)
     })
-}
-
-fn since_1970() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
 // Takes samples until there are enough, and one more. Of a row of equal samples the first and the last are

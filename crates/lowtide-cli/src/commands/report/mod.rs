@@ -7,7 +7,7 @@ mod history;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use lowtide_pool::trace;
@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::arguments::files;
 use crate::commands::{agents, ps, queue};
 use crate::program::ending::Ending;
+use crate::text::clock::since_1970;
 use crate::text::page::Page;
 
 /// The time between two looks at a process.
@@ -57,9 +58,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Ending> {
             (name.to_string_lossy().into_owned(), of_file(subject)?)
         }
     };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let version = env!("CARGO_PKG_VERSION");
-    let data = json!({ "title": title, "version": version, "at_s": now, "documents": documents });
+    let data =
+        json!({ "title": title, "version": version, "at_s": since_1970(), "documents": documents });
     let html = lowtide_report::page(&data.to_string());
     files::write(&options.output, |mut out| {
         out.write_all(html.as_bytes())?;
@@ -78,7 +79,7 @@ fn of_process(pid: u32, watched: Option<Duration>) -> anyhow::Result<Vec<Value>>
     loop {
         let begun = Instant::now();
         let status = serde_json::to_value(agents::program_of(pid)?)?;
-        let at_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
+        let at_s = since_1970();
         documents.push(json!({ "at_s": at_s, "status": status }));
         if Instant::now() >= end {
             break;

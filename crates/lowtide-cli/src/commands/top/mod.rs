@@ -33,6 +33,7 @@ use crate::commands::cluster::Cluster;
 use crate::commands::look::{Look, Looker};
 use crate::commands::ps;
 use crate::program::ending::Ending;
+use crate::text::clock::{since_1970, time_of_day};
 use crate::text::page;
 use crate::text::terminal;
 
@@ -219,11 +220,12 @@ fn said_by(act: &Act) -> anyhow::Result<String> {
     }
     let mut command = Command::new(env::current_exe().context("finding this program")?);
     command.arg(verb.command()).arg(pid.to_string()).stdin(Stdio::null());
+    let at_s = since_1970();
     let output = command.output().with_context(|| format!("running `lowtide {verb}`"))?;
     let said = [output.stdout, output.stderr].concat();
     let lines = String::from_utf8_lossy(&said);
     let lines = lines.lines().map(|line| printable(line).into_owned()).collect::<Vec<_>>();
-    Ok(format!("lowtide {verb} {pid}\n{}", lines.join("\n")))
+    Ok(format!("lowtide {verb} {pid}, {}\n{}", time_of_day(at_s), lines.join("\n")))
 }
 
 #[cfg(test)]
