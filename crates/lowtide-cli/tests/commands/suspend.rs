@@ -106,9 +106,12 @@ fn a_helper_that_is_stopped_is_named_and_waited_for_by_nobody_who_looks() {
     let mut program = program(&world);
     assert_eq!(lowtide(&world, &["suspend", &program.pid()]).0, 0);
     let running = Helper::new(&world.folder().join("run/lowtide"), helper()).running();
-    let pid = running.expect("an answer").expect("it has somebody to bring back").pid().to_string();
-    let kill = |signal: &str| Command::new("kill").args([signal, &pid]).status();
+    let pid = running.expect("an answer").expect("it has somebody to bring back").pid();
+    let kill = |signal: &str| Command::new("kill").args([signal, &pid.to_string()]).status();
     assert!(kill("-STOP").expect("kill").success());
+    while !lowtide_helper::is_stopped(pid) {
+        std::thread::yield_now();
+    }
     let said = format!("the helper (process {pid}) is stopped; `kill -CONT {pid}` lets it go on");
     for look in [&["top", "--once"][..], &["status"]] {
         let (code, text) = lowtide(&world, look);
