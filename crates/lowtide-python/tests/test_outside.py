@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,19 @@ def test_nothing_stays_but_one_module_and_its_call_at_exit(program: Program) -> 
     # The cuts of the last answer are texts and numbers.
     program.does("del more[:]; gc.collect()")
     assert program.ask()["why"]["held_bytes"] == 1 << 20
+
+
+def test_a_program_without_threads_is_left_without_them(tmp_path: Path) -> None:
+    """Before Python 3.13, the thread that imports `threading` becomes its main one."""
+    program = Program(
+        tmp_path, PROGRAM.replace(", threading\nimport torch\n", "\n").replace("torch.ones", "")
+    )
+    answers = [program.ask() for _ in range(2)]
+    assert program.end() == 0
+    if sys.version_info < (3, 13):
+        assert all("threading" in answer["reason"] for answer in answers), answers
+    else:
+        assert [answer["answer"] for answer in answers] == ["why", "why"], answers
 
 
 def test_questions_leave_the_tables_of_the_standard_library_to_the_program(

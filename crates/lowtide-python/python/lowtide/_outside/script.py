@@ -69,6 +69,13 @@ def answered(request: dict[str, Any]) -> dict[str, Any]:
     if free or sys.version_info < (3, 10):
         reason = f"it has Python {sys.version.split()[0]}{free}; lowtide needs an ordinary Python 3.10 or newer"
         return {"answer": "refused", "reason": reason}
+    threading = sys.modules.get("threading")
+    if threading is None and sys.version_info < (3, 13):
+        # Imported here, it would take this thread for the main one.
+        return {
+            "answer": "refused",
+            "reason": "it has not imported threading, as every framework does",
+        }
     home = home_of(request["home"])
     if home.pid != os.getpid():
         # A child that was forked has the locks as they were, and none of the threads.
@@ -76,7 +83,6 @@ def answered(request: dict[str, Any]) -> dict[str, Any]:
     if not home.at_work.acquire(False):
         return {"answer": "refused", "reason": "it is answering an earlier question; ask again"}
     try:
-        threading = sys.modules.get("threading")
         if threading is not None and not threading.main_thread().is_alive():
             return {"answer": "refused", "reason": "it is ending"}
         return loaded(home, request).answer(request)  # type: ignore[no-any-return]
