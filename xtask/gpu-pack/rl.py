@@ -225,6 +225,8 @@ def main() -> None:
     version = None
     if RAY.is_dir():
         sys.path.insert(0, str(RAY))
+        # Ray starts processes of its own.
+        os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         import ray
 
         ray.init(
