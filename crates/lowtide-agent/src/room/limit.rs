@@ -304,7 +304,8 @@ fn record(family: Target, uuid: &str) -> Option<Records> {
     let kind = format!("run-{}-{uuid}", family.to_text());
     let folder = PrivateFolder::of_user().map_err(RecordError::from);
     let recorded = folder.and_then(|folder| {
-        remove_ended(family, &folder)?;
+        // What cannot be removed now is tried by the next program.
+        let _removed = remove_ended(family, &folder);
         Records::of_kind(&kind, folder)
     });
     recorded.inspect_err(not_shared).ok()

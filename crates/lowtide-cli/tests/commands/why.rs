@@ -97,6 +97,7 @@ fn what_belongs_together_has_to_be_given_together() {
     let machine = Machine::without_gpu();
     for (arguments, part) in [
         (&["1", "--cut", "1"][..], "--of"),
+        (&["1", "--cut", "0", "--of", "a"], "number of a cut"),
         (&["1", "--limit", "5"], "time"),
         (&["x"], "not the number of a process"),
     ] {

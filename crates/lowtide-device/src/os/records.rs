@@ -241,3 +241,28 @@ fn unlock(file: &File) {
 fn is_locked(file: &File) -> io::Result<bool> {
     Ok(fcntl_getlk(file, &Flock::from(FlockType::WriteLock))?.is_some())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn threads_of_one_process_decide_one_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = PrivateFolder::create(&folder.path().join("records")).unwrap();
+        let records = Records::of_kind("test", folder).unwrap();
+        let decided = AtomicU32::new(0);
+        let decide = || {
+            for _ in 0..500 {
+                let _locked = records.lock().unwrap();
+                let before = decided.load(Ordering::Relaxed);
+                thread::yield_now();
+                decided.store(before + 1, Ordering::Relaxed);
+            }
+        };
+        thread::scope(|scope| [scope.spawn(decide), scope.spawn(decide)].map(drop));
+        assert_eq!(decided.into_inner(), 1000);
+    }
+}

@@ -56,7 +56,7 @@ pub(crate) struct Options {
     #[arg(long)]
     json: bool,
     /// Apply a cut of an answer, by its number, or all of them. Asks first.
-    #[arg(long, value_name = "N", requires = "of")]
+    #[arg(long, value_name = "N", requires = "of", value_parser = cut)]
     cut: Option<String>,
     /// The name of the answer, as it was printed. A later answer replaces it.
     #[arg(long, value_name = "NAME", requires = "cut")]
@@ -130,6 +130,15 @@ fn confirm(question: &str, options: &Options) -> anyhow::Result<()> {
     io::stdin().lock().read_line(&mut line).context("reading the answer")?;
     ensure!(matches!(line.trim(), "y" | "Y" | "yes"), "nothing was done");
     Ok(())
+}
+
+fn cut(text: &str) -> Result<String, String> {
+    let is_number = text.parse::<u32>().is_ok_and(|number| number > 0);
+    if is_number || text == "all" {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("{text:?} is not the number of a cut, or `all`"))
+    }
 }
 
 fn limit(text: &str) -> Result<Duration, String> {
